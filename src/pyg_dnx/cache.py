@@ -1,0 +1,193 @@
+r"""One cache for everything that is distilled once and explained many times.
+
+An entry is found again only if nothing that the distillation saw has changed:
+
+- the model: the same object, with layers of the same types and bitwise equal parameters, buffers and other tensors
+  (a copy is compared, since a hash that ignores order would miss a permuted weight);
+- ``x``, ``edge_index`` and tensors in ``kwargs``: the same objects, unmodified since, by PyTorch's version counter.
+  Writes that bypass the counter (``x.data[...] = …``, a shared NumPy array) are not seen: call :meth:`clear`;
+- numbers, strings and containers of these: equal. Other objects can't be compared, so that nothing is cached.
+
+Neither a model nor a graph is kept alive: an entry is emptied when one of them is collected.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+
+
+class SurrogateCache:
+    r"""A bounded, thread-safe cache of distilled models.
+
+    Args:
+        max_size (int): The number of entries to keep; the one unused for longest goes first.
+    """
+
+    def __init__(self, max_size: int = 32) -> None:
+        if max_size < 1:
+            raise ValueError(f"'max_size' must be at least 1 (got {max_size}): to turn caching off, pass 'cache=None'")
+        self.max_size = max_size
+        self.hits = 0
+        self.misses = 0
+        self._entries: list[_Entry] = []  # the most recently used last
+        self._lock = threading.RLock()
+
+    def get_or_create(
+        self,
+        model: torch.nn.Module,
+        inputs: Any,
+        settings: Any,
+        create: Callable[[], Any],
+        accept: Callable[[Any], bool] = lambda value: True,
+    ) -> Any:
+        r"""Returns the cached value for these arguments if ``accept`` agrees, else a new one from ``create``."""
+        with self._lock:
+            self._entries = [entry for entry in self._entries if entry.value is not None]
+            for entry in reversed(self._entries):
+                if entry.matches(model, inputs, settings):
+                    self._entries.remove(entry)
+                    if (value := entry.value) is not None and accept(value):
+                        self._entries.append(entry)
+                        self.hits += 1
+                        return value
+                    break
+            self.misses += 1
+            value = create()
+            self._entries.append(_Entry(model, inputs, settings, value))
+            for entry in self._entries[: -self.max_size]:
+                entry.clear()
+            return value
+
+    def clear(self) -> None:
+        r"""Empties the cache."""
+        with self._lock:
+            for entry in self._entries:
+                entry.clear()
+            self._entries = []
+
+    def __len__(self) -> int:
+        return sum(entry.value is not None for entry in list(self._entries))
+
+    def __reduce__(self) -> tuple[Callable[..., SurrogateCache], tuple[Any, ...]]:
+        # The shared cache stays the shared one in a pickled or copied algorithm; any other starts empty.
+        return (_shared, ()) if self is shared_cache else (SurrogateCache, (self.max_size,))
+
+    def __repr__(self) -> str:
+        name = 'shared_cache' if self is shared_cache else 'SurrogateCache'
+        return f'<{name}: {len(self)} of {self.max_size} entries, {self.hits} hits, {self.misses} misses>'
+
+
+class _Entry:
+    def __init__(self, model: torch.nn.Module, inputs: Any, settings: Any, value: Any) -> None:
+        self.model = weakref.ref(model, self.clear)
+        self.state: dict[str, Any] | None = {name: _copy(item) for name, item in _state(model).items()}
+        self.inputs = _record(inputs, self.clear)
+        self.settings = settings
+        self.value = value
+
+    def clear(self, _: Any = None) -> None:
+        # Also the callback of weak references: no lock, so that it can run at any point of any thread.
+        self.value = self.state = None
+
+    def matches(self, model: torch.nn.Module, inputs: Any, settings: Any) -> bool:
+        if self.model() is not model or self.settings != settings or not _is_same(self.inputs, inputs):
+            return False
+        old, new = self.state, _state(model)
+        return old is not None and old.keys() == new.keys() and all(_is_equal(old[name], new[name]) for name in new)
+
+
+def _state(model: torch.nn.Module) -> dict[str, Any]:
+    r"""Everything in the model that can be compared and that its outputs may depend on."""
+    state: dict[str, Any] = {}
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        state[prefix] = type(module)
+        tensors = {**module._parameters, **module._buffers, **vars(module)}
+        state.update((f'{prefix}.{name}', value) for name, value in tensors.items() if isinstance(value, Tensor))
+    return state
+
+
+def _copy(item: Any) -> Any:
+    return item.detach().clone() if isinstance(item, Tensor) else item
+
+
+def _is_equal(old: Any, new: Any) -> bool:
+    if not isinstance(old, Tensor) or not isinstance(new, Tensor):
+        return old is new
+    if old.dtype != new.dtype or old.device != new.device or old.layout != new.layout or old.shape != new.shape:
+        return False
+    return old.equal(new.detach()) if old.layout == torch.strided else old.to_dense().equal(new.detach().to_dense())
+
+
+class _Tensor:
+    r"""Recognises a tensor that is the same object, unmodified; or, without a version counter, an equal one."""
+
+    def __init__(self, tensor: Tensor, on_death: Callable[[Any], None]) -> None:
+        self.ref = weakref.ref(tensor, on_death)
+        self.version = _version(tensor)
+        self.copy = _copy(tensor) if self.version is None else None
+
+    def is_same(self, tensor: Any) -> bool:
+        if not isinstance(tensor, Tensor) or self.ref() is not tensor or _version(tensor) != self.version:
+            return False
+        return self.copy is None or _is_equal(self.copy, tensor)
+
+
+class _Unknown:
+    r"""Stands for an object that can't be compared."""
+
+
+def _version(tensor: Tensor) -> tuple[int, ...] | None:
+    if tensor.is_inference():
+        return None
+    place = tensor.data_ptr() if tensor.layout == torch.strided else 0
+    return tensor._version, place, *tensor.shape
+
+
+def _record(value: Any, on_death: Callable[[Any], None]) -> Any:
+    r"""Returns what is needed to tell later, with :func:`_is_same`, whether an input is unchanged."""
+    if isinstance(value, Tensor):
+        return _Tensor(value, on_death)
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, (list, tuple)):
+        return type(value), [_record(item, on_death) for item in value]
+    if isinstance(value, dict):
+        return dict, [_record(item, on_death) for pair in value.items() for item in pair]
+    if hasattr(value, 'coo'):  # torch_sparse.SparseTensor
+        return type(value), [_record(item, on_death) for item in value.coo()]
+    return _Unknown()
+
+
+def _is_same(record: Any, value: Any) -> bool:
+    if isinstance(record, _Tensor):
+        return record.is_same(value)
+    if isinstance(record, np.ndarray):
+        return isinstance(value, np.ndarray) and record.dtype == value.dtype and np.array_equal(record, value)
+    if isinstance(record, tuple):
+        kind, items = record
+        if type(value) is not kind:
+            return False
+        if kind is dict:
+            value = [item for pair in value.items() for item in pair]
+        elif hasattr(value, 'coo'):
+            value = value.coo()
+        return len(items) == len(value) and all(map(_is_same, items, value))
+    return type(record) is type(value) and not isinstance(record, _Unknown) and bool(record == value)
+
+
+def _shared() -> SurrogateCache:
+    return shared_cache
+
+
+shared_cache = SurrogateCache()

@@ -1,0 +1,190 @@
+r"""Bad input gets one clear sentence: the argument, the rule, what was received, and what to do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.explain.config import ModelConfig, ModelMode
+from torch_geometric.utils import is_torch_sparse_tensor
+
+from pyg_dnx.cache import SurrogateCache
+from pyg_dnx.propagation import is_edge_list
+
+
+def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
+    if value not in options:
+        raise ValueError(f"'{name}' must be one of {', '.join(map(repr, options))} (got {value!r}): choose one of them")
+    return str(value)
+
+
+def positive(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"'{name}' must be a positive number (got {value!r}): leave it out for the default")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"'{name}' must be positive and finite (got {value!r}): leave it out for the default")
+    return float(value)
+
+
+def count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"'{name}' must be an int (got {value!r}): pass a whole number from 1 on")
+    if value < 1:
+        raise ValueError(f"'{name}' must be at least 1 (got {value}): pass a whole number from 1 on")
+    return value
+
+
+def hops(value: Any) -> int | str | None:
+    if value is None or value == 'auto':
+        return value
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"'num_hops' must be an int, None or 'auto' (got {value!r}): pass the number of hops to look")
+    if value < 0:
+        raise ValueError(f"'num_hops' must not be negative (got {value}): pass 0 to explain a node by itself alone")
+    return value
+
+
+def contrast(value: Any) -> int | str | None:
+    if value is None or value == 'runner_up':
+        return value
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"'contrast' must be a class, None or 'runner_up' (got {value!r}): pass the class as an int")
+    if value < 0:
+        raise ValueError(f"'contrast' must be a class from 0 on (got {value}): pass the class to compare with")
+    return value
+
+
+def cache(value: Any) -> SurrogateCache | None:
+    if value is not None and not isinstance(value, SurrogateCache):
+        raise TypeError(f"'cache' must be a SurrogateCache or None (got {value!r}): None turns caching off")
+    return value
+
+
+def graph(x: Any, edge_index: Any, kwargs: dict[str, Any]) -> None:
+    r"""Checks the shapes and types of a graph, in constant time."""
+    if isinstance(x, dict) or isinstance(edge_index, dict):
+        raise TypeError(
+            "'x' and 'edge_index' must be those of a homogeneous graph (got a dict): convert the data with "
+            "'HeteroData.to_homogeneous', and wrap the model accordingly"
+        )
+    if not isinstance(x, Tensor) or x.layout != torch.strided or x.is_complex():
+        kind = f'{x.layout} of {x.dtype}' if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(f"'x' must be a dense tensor of real numbers (got {kind}): pass x.to_dense(), say")
+    if x.dim() != 2 or x.size(0) == 0 or x.size(1) == 0:
+        raise ValueError(
+            f"'x' must have shape [N, F] with at least one node and one feature (got {list(x.shape)}): pass x[:, None] "
+            f'for a single feature, and constant features if there are none'
+        )
+    if is_edge_list(edge_index):
+        if edge_index.dim() != 2 or edge_index.size(0) != 2:
+            raise ValueError(f"'edge_index' must have shape [2, E] (got {list(edge_index.shape)}): transpose it, say")
+        if edge_index.is_floating_point() or edge_index.is_complex() or edge_index.dtype == torch.bool:
+            raise TypeError(f"'edge_index' must hold node ids (got {edge_index.dtype}): pass edge_index.long()")
+    elif is_torch_sparse_tensor(edge_index) or hasattr(edge_index, 'coo'):
+        if (edge_index.size(0), edge_index.size(1)) != (x.size(0), x.size(0)):
+            size = [edge_index.size(0), edge_index.size(1)]
+            raise ValueError(f"'edge_index' must be a matrix of shape {[x.size(0)] * 2}, as 'x' has it (got {size})")
+        if kwargs.get('edge_weight') is not None:
+            raise ValueError("'edge_weight' must be None if 'edge_index' is a matrix (got both): put it in the matrix")
+    else:
+        raise TypeError(
+            f"'edge_index' must be a tensor [2, E] or a sparse adjacency matrix (got {type(edge_index).__name__}): "
+            f"see the documentation's table of inputs"
+        )
+    if isinstance(edge_index, Tensor) and edge_index.device != x.device:
+        raise ValueError(
+            f"'edge_index' must be on the device of 'x', {x.device} (got {edge_index.device}): move one of them"
+        )
+
+
+def content(x: Tensor, edge_index: Any, edge_weight: Any) -> None:
+    r"""Checks the contents of a graph, in one pass over it."""
+    if not bool(x.isfinite().all()):
+        bad = int((~x.isfinite()).any(dim=1).sum())
+        raise ValueError(f"'x' must be finite (got NaN or infinity at {bad} of {x.size(0)} nodes): impute or drop them")
+    if not is_edge_list(edge_index):
+        return
+    if edge_index.size(1) > 0:
+        low, high = int(edge_index.min()), int(edge_index.max())
+        if low < 0 or high >= x.size(0):
+            raise IndexError(
+                f"'edge_index' must hold node ids from 0 to {x.size(0) - 1}, as 'x' has {x.size(0)} nodes (got ids "
+                f'from {low} to {high}): pass the features of all nodes'
+            )
+    if edge_weight is None:
+        return
+    if not isinstance(edge_weight, Tensor) or edge_weight.numel() != edge_index.size(1) or edge_weight.is_complex():
+        got = list(edge_weight.shape) if isinstance(edge_weight, Tensor) else type(edge_weight).__name__
+        raise ValueError(
+            f"'edge_weight' must be a tensor of shape [{edge_index.size(1)}], one number an edge (got {got}): pass "
+            f"what has several numbers an edge as 'edge_attr'"
+        )
+    if not bool(edge_weight.isfinite().all()):
+        raise ValueError("'edge_weight' must be finite (got NaN or infinity): drop those edges")
+
+
+def index(value: Any, x: Tensor) -> Tensor:
+    r"""Returns the ids [B] of the nodes to explain, on the device of ``x``."""
+    num_nodes = x.size(0)
+    if value is None:
+        return torch.arange(num_nodes, device=x.device)
+    if not isinstance(value, Tensor):
+        try:
+            value = torch.as_tensor(value, device=x.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"'index' must be an int, a tensor of ids or a boolean mask (got {value!r})") from error
+    if value.dtype == torch.bool:
+        if value.shape != (num_nodes,):
+            raise ValueError(
+                f"'index' must have shape [{num_nodes}] as a boolean mask, one entry a node of 'x' (got "
+                f'{list(value.shape)}): pass node ids instead'
+            )
+        value = value.nonzero()
+    elif value.is_floating_point() or value.is_complex():
+        raise TypeError(f"'index' must hold node ids or be a boolean mask (got {value.dtype}): pass index.long()")
+    nodes = value.to(x.device).long().reshape(-1)
+    if nodes.numel() == 0:
+        raise ValueError("'index' must name at least one node (got none): pass None to explain all nodes")
+    if int(nodes.min()) < -num_nodes or int(nodes.max()) >= num_nodes:
+        raise IndexError(
+            f"'index' must hold node ids from {-num_nodes} to {num_nodes - 1}, as 'x' has {num_nodes} nodes (got ids "
+            f'from {int(nodes.min())} to {int(nodes.max())})'
+        )
+    return nodes % num_nodes
+
+
+def target(value: Any, nodes: Tensor, outputs: Tensor, config: ModelConfig) -> Tensor:
+    r"""Returns the target of each explained node: classes [B], or values [B, C] for regression."""
+    num_nodes, num_outputs = outputs.shape
+    if not isinstance(value, Tensor) or value.dim() == 0 or value.size(0) != num_nodes:
+        got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"'target' must be a tensor with an entry for each of the {num_nodes} nodes (got {got})")
+    value = value.detach().to(nodes.device)[nodes].reshape(nodes.numel(), -1)
+    if config.mode == ModelMode.regression:
+        if value.size(1) != num_outputs or not bool(value.isfinite().all()):
+            raise ValueError(
+                f"'target' must be finite and of shape [{num_nodes}, {num_outputs}], as the model's outputs are (got "
+                f'{value.size(1)} columns): pass the values to explain'
+            )
+        return value
+    if value.size(1) != 1 or bool((value != value.long()).any()):
+        raise ValueError(f"'target' must hold one class a node (got {value.size(1)} columns of {value.dtype})")
+    value = value.long().view(-1)
+    if int(value.min()) < 0 or int(value.max()) >= num_outputs:
+        raise ValueError(
+            f"'target' must hold classes from 0 to {num_outputs - 1} at the explained nodes, as the model has "
+            f'{num_outputs} (got classes from {int(value.min())} to {int(value.max())}): explain labelled nodes'
+        )
+    return value
+
+
+def contrast_class(value: int | str | None, classes: Tensor, num_classes: int) -> None:
+    r"""Checks that ``contrast`` is a class of the model, and another one than the target at some explained node."""
+    if value == 'runner_up' or value is None:
+        return
+    if int(value) >= num_classes:
+        raise ValueError(f"'contrast' must be one of the model's classes 0 to {num_classes - 1} (got {value})")
+    if bool(classes.eq(int(value)).all()):
+        raise ValueError(f"'contrast' must differ from the target class (got {value} for both): pass another class")

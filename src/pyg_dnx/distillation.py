@@ -1,0 +1,148 @@
+r"""Distils a model into a linear surrogate: ask once, solve a convex problem, report."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.explain.config import ModelConfig, ModelMode
+
+from pyg_dnx.propagation import Operator, normalized_adjacency
+from pyg_dnx.solvers import Fit, fit_classifier, fit_regressor, kl_divergence
+from pyg_dnx.surrogate import Decomposition, Report, Surrogate
+from pyg_dnx.teacher import predicted_target, query, to_targets
+
+DEFAULT_RIDGE = 1e-5
+HELD_OUT_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Settings:
+    r"""What a distillation depends on, besides the model and its inputs."""
+
+    config: tuple[str, str]  # the model's mode and return type
+    hops: tuple[int, ...]  # candidates for L; with more than one, held-out nodes decide
+    ridge: float
+    flow: str
+
+
+class Distilled:
+    r"""A distilled model on the graph it was distilled on.
+
+    Attributes:
+        decomposition (Decomposition): The surrogate on this graph.
+        outputs (Tensor): The model's class probabilities or regression outputs [N, C], in float64.
+        target (Tensor): The target that PyG derives from the model's outputs.
+    """
+
+    def __init__(self, decomposition: Decomposition, outputs: Tensor, target: Tensor) -> None:
+        self.decomposition = decomposition
+        self.outputs = outputs
+        self.target = target
+
+    @property
+    def surrogate(self) -> Surrogate:
+        return self.decomposition.surrogate
+
+    @cached_property
+    def spread(self) -> float:
+        r"""The standard deviation of the model's outputs over the graph."""
+        return float(self.outputs.var(dim=0, correction=0).sum().sqrt())
+
+    def predicts(self, target: Tensor) -> bool:
+        r"""Whether ``target``, which PyG derives from the model as it is now, is the one it had when distilled.
+
+        Rounding that differs from run to run may flip a near tie, hence the tolerance.
+        """
+        if target.shape != self.target.shape:
+            return False
+        if target.is_floating_point():
+            return torch.allclose(target, self.target, rtol=1e-3, atol=1e-3 * self.spread + 1e-6)
+        return float((target != self.target).double().mean()) <= 1e-3
+
+    def predictions(self, nodes: Tensor) -> Tensor:
+        r"""The surrogate's class probabilities or regression outputs [B, C] at ``nodes``."""
+        logits = self.decomposition.evidence[nodes] + self.surrogate.bias
+        return logits.double() if self.surrogate.report.mode == 'regression' else logits.double().softmax(dim=1)
+
+
+def distill(
+    model: torch.nn.Module,
+    x: Tensor,
+    edge_index: Any,
+    kwargs: dict[str, Any],
+    config: ModelConfig,
+    settings: Settings,
+) -> Distilled:
+    r"""Distils ``model`` with one evaluation of it."""
+    start = time.perf_counter()
+    features = x.detach().to(torch.promote_types(x.dtype, torch.float32))
+    operator = normalized_adjacency(edge_index, kwargs.get('edge_weight'), x.size(0), features.dtype, settings.flow)
+    outputs = query(model, x, edge_index, kwargs)
+    targets = to_targets(outputs, config)
+    regression = config.mode == ModelMode.regression
+
+    num_hops, held_out = settings.hops[0], None
+    if len(settings.hops) > 1:
+        held_out = _held_out_loss(operator, features, targets, settings, regression)
+        num_hops = min(held_out, key=held_out.__getitem__)
+
+    propagated = features
+    for _ in range(num_hops):
+        propagated = operator @ propagated
+    propagated = propagated.double()
+    fit = _fit(propagated, targets, settings.ridge, regression)
+    loss, agreement = _quality(propagated @ fit.weight + fit.bias, targets, regression)
+    report = Report(
+        kl=loss,
+        agreement=agreement,
+        seconds=time.perf_counter() - start,
+        solver=fit.solver,
+        ridge=settings.ridge,
+        converged=fit.converged,
+        num_nodes=x.size(0),
+        mode=config.mode.value,
+        held_out=held_out,
+    )
+    weight, bias = fit.weight.to(features.dtype), fit.bias.to(features.dtype)
+    surrogate = Surrogate(weight, bias, num_hops, report, settings.flow)
+    return Distilled(Decomposition(surrogate, operator, features), targets, predicted_target(outputs, config).clone())
+
+
+def _held_out_loss(
+    operator: Operator, features: Tensor, targets: Tensor, settings: Settings, regression: bool
+) -> dict[int, float]:
+    r"""The loss on held-out nodes for each candidate number of hops, ascending."""
+    num_nodes = features.size(0)
+    generator = torch.Generator(device='cpu').manual_seed(0)
+    order = torch.randperm(num_nodes, generator=generator, device='cpu').to(features.device)
+    held = order[: max(1, int(HELD_OUT_SHARE * num_nodes))]
+    kept = order[held.numel() :] if num_nodes > 1 else held
+    losses: dict[int, float] = {}
+    propagated = features
+    for num_hops in range(max(settings.hops) + 1):
+        propagated = operator @ propagated if num_hops else propagated
+        if num_hops in settings.hops:
+            fit = _fit(propagated[kept].double(), targets[kept], settings.ridge, regression)
+            logits = propagated[held].double() @ fit.weight + fit.bias
+            losses[num_hops] = _quality(logits, targets[held], regression)[0]
+    return losses
+
+
+def _fit(features: Tensor, targets: Tensor, ridge: float, regression: bool) -> Fit:
+    return fit_regressor(features, targets, ridge) if regression else fit_classifier(features, targets, ridge)
+
+
+def _quality(logits: Tensor, targets: Tensor, regression: bool) -> tuple[float, float]:
+    r"""The loss and the agreement of a surrogate's ``logits`` with the model's ``targets``."""
+    if regression:
+        error = (logits - targets).square().sum(dim=1).mean()
+        variance = (targets - targets.mean(dim=0)).square().sum(dim=1).mean()
+        smallest = torch.finfo(targets.dtype).eps * targets.square().sum(dim=1).mean() + torch.finfo(targets.dtype).tiny
+        return 0.5 * float(error), 1.0 - float(error / torch.maximum(variance, smallest))
+    agreement = (logits.argmax(dim=1) == targets.argmax(dim=1)).double().mean()
+    return float(kl_divergence(targets, logits).mean()), float(agreement)

@@ -1,0 +1,118 @@
+r"""From an attribution to a PyG :class:`~torch_geometric.explain.Explanation`, with what says how far to trust it."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.explain import Explanation
+from torch_geometric.explain.config import MaskType
+
+from pyg_dnx.attribution import Attribution
+from pyg_dnx.directions import Directions
+from pyg_dnx.distillation import Distilled
+from pyg_dnx.masks import to_mask
+
+DISAGREEMENT_TO_WARN = 0.1  # the share of explained nodes
+
+
+class SurrogateWarning(UserWarning):
+    r"""The surrogate does not speak for the model here."""
+
+
+@dataclass(frozen=True)
+class View:
+    r"""What the user wants to see."""
+
+    node_mask_type: MaskType | None
+    edge_mask_type: MaskType | None
+    edge_score: str
+    mask: str
+    by_weight: bool = False  # score nodes by their weights, as published for DnX
+
+
+def to_explanation(
+    distilled: Distilled, nodes: Tensor, directions: Directions, x: Tensor, edge_index: Any, view: View
+) -> Explanation:
+    r"""Explains ``nodes`` [B] jointly, by masks and signed scores."""
+    attribution = Attribution(distilled.decomposition, nodes, directions.direction)
+    inside = attribution.neighbourhood
+    dtype = x.dtype if x.dtype.is_floating_point else torch.float32
+    scores = attribution.node_scores()
+    if view.by_weight and directions.node_weight is not None:
+        scores = directions.node_weight[inside].to(scores.dtype)
+    node_score = scores.new_zeros(x.size(0))
+    node_score[inside] = scores
+    explanation = Explanation(node_score=node_score)
+    if directions.node_weight is not None:
+        explanation.node_weight = directions.node_weight.to(scores.dtype)
+        explanation.duality_gap = directions.duality_gap
+    explanation.update(trust(distilled, nodes))
+
+    if view.node_mask_type == MaskType.object:
+        explanation.node_mask = to_mask(node_score, inside, view.mask, dtype)[:, None]
+    elif view.node_mask_type == MaskType.attributes:
+        attribute_scores = attribution.attribute_scores(x.detach())
+        explanation.node_score = attribute_scores.new_zeros(x.shape)
+        explanation.node_score[inside] = attribute_scores
+        explanation.node_mask = to_mask(explanation.node_score, inside, view.mask, dtype)
+    elif view.node_mask_type == MaskType.common_attributes:
+        explanation.feature_score = attribution.feature_scores(x.detach())
+        explanation.node_mask = to_mask(explanation.feature_score, None, view.mask, dtype)[None]
+
+    if view.edge_mask_type is not None:
+        explanation.edge_score, inside = attribution.edge_scores(edge_index, view.edge_score, node_score)
+        explanation.edge_mask = to_mask(explanation.edge_score, inside, view.mask, dtype)
+    return explanation
+
+
+def trust(distilled: Distilled, nodes: Tensor) -> dict[str, Tensor]:
+    r"""What is known about the surrogate at each of ``nodes`` [B].
+
+    - ``surrogate_agreement``: whether it predicts the model's class; for regression, whether it is closer to the
+      model's output than these are spread over the graph (one standard deviation).
+    - ``distillation_error``: the Euclidean distance of its class probabilities, or outputs, from the model's.
+    - ``bias_decides``: whether its class comes from the bias: the evidence of nodes, which is all that scores share
+      out, points to another class.
+    """
+    outputs, predictions = distilled.outputs[nodes], distilled.predictions(nodes)
+    evidence = distilled.decomposition.evidence[nodes]
+    error = (predictions - outputs).norm(dim=1)
+    if distilled.surrogate.report.mode == 'regression':
+        agreement, by_bias = error <= distilled.spread + 1e-6, torch.zeros_like(error, dtype=torch.bool)
+    else:
+        agreement = predictions.argmax(dim=1) == outputs.argmax(dim=1)
+        by_bias = evidence.argmax(dim=1) != predictions.argmax(dim=1)
+    return {
+        'surrogate_agreement': agreement,
+        'distillation_error': error.to(evidence.dtype),
+        'bias_decides': by_bias,
+    }
+
+
+def warn_about_randomness() -> None:
+    r"""Warns that the model does not repeat its predictions."""
+    warnings.warn(
+        "'model' gave other predictions when it was evaluated again on the same inputs, so that its explanations "
+        'describe one draw of many: make it deterministic in evaluation mode',
+        SurrogateWarning,
+        stacklevel=2,
+    )
+
+
+def warn_if_doubtful(explanation: Explanation, distilled: Distilled, nodes: Tensor) -> None:
+    r"""Warns if the surrogate disagrees with the model at the explained nodes."""
+    disagrees = ~explanation.surrogate_agreement
+    if float(disagrees.double().mean()) > DISAGREEMENT_TO_WARN:
+        where = f'node {int(nodes[0])}' if nodes.numel() == 1 else f'{int(disagrees.sum())} of {nodes.numel()} nodes'
+        warnings.warn(
+            f'The surrogate disagrees with the model at {where}, so that this explanation may not speak for the model '
+            f"(agreement on the whole graph: {distilled.surrogate.report.agreement:.1%}). Try another 'num_hops' "
+            f"(got {distilled.surrogate.num_hops}), 'auto' among them, or a lower 'ridge' "
+            f'(got {distilled.surrogate.report.ridge:g}).',
+            SurrogateWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,50 @@
+r"""From signed scores to masks in [0, 1], as PyG's metrics and plots expect them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+def rank(scores: Tensor) -> Tensor:
+    r"""The share of scores that are not larger, ties averaged: in (0, 1]."""
+    _, group, count = torch.unique(scores, return_inverse=True, return_counts=True)
+    position = count.cumsum(0) - 0.5 * (count - 1)
+    return (position / scores.numel())[group]
+
+
+def positive(scores: Tensor) -> Tensor:
+    r"""The positive part over its maximum; all zero if no score is positive."""
+    scores = scores.clamp(min=0.0)
+    return scores / scores.max().clamp(min=torch.finfo(scores.dtype).tiny)
+
+
+def minmax(scores: Tensor) -> Tensor:
+    r"""Scores stretched to [0, 1]; all one if they are equal."""
+    low, high = scores.aminmax()
+    return torch.where(high > low, (scores - low) / (high - low), 1.0)
+
+
+SCALINGS: dict[str, Callable[[Tensor], Tensor]] = {'rank': rank, 'positive': positive, 'minmax': minmax}
+
+
+def to_mask(scores: Tensor, inside: Tensor | None, scaling: str, dtype: torch.dtype) -> Tensor:
+    r"""Scales the scores whose rows are ``inside`` the neighbourhood, and leaves all others at zero.
+
+    Args:
+        scores: Signed scores, of shape [N] or [N, F].
+        inside: The rows that count: ids, a boolean mask, or ``None`` for all.
+        scaling: ``'rank'``, ``'positive'`` or ``'minmax'``.
+        dtype: The type of the mask.
+    """
+    inner = scores if inside is None else scores[inside]
+    if inner.numel() == 0:
+        return torch.zeros_like(scores, dtype=dtype)
+    scaled = SCALINGS[scaling](inner.reshape(-1)).view_as(inner).to(dtype)
+    if inside is None:
+        return scaled
+    mask = torch.zeros_like(scores, dtype=dtype)
+    mask[inside] = scaled
+    return mask

@@ -1,0 +1,149 @@
+r"""The linear surrogate Z = Ã^L X Θ + b, and its decomposition on one graph."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pyg_dnx.propagation import Operator, normalized_adjacency
+
+_FORMAT = 'pyg_dnx.Surrogate/1'
+
+
+@dataclass(frozen=True)
+class Report:
+    r"""How well a surrogate follows the model it was distilled from.
+
+    For regression, ``kl`` is half the mean squared error and ``agreement`` is R².
+    """
+
+    kl: float
+    agreement: float
+    seconds: float
+    solver: str
+    ridge: float
+    converged: bool
+    num_nodes: int
+    mode: str
+    held_out: dict[int, float] | None = None  # by number of hops, where these were chosen by distillation
+
+    def __str__(self) -> str:
+        regression = self.mode == 'regression'
+        rows = [
+            ('half squared error' if regression else 'KL to the model', f'{self.kl:.4g}'),
+            ('R2' if regression else 'agreement', f'{self.agreement:.4f}' if regression else f'{self.agreement:.1%}'),
+            ('nodes', f'{self.num_nodes:,}'),
+            ('solver', f'{self.solver}, {"converged" if self.converged else "not converged"}'),
+            ('ridge', f'{self.ridge:g}'),
+            ('seconds', f'{self.seconds:.3g}'),
+        ]
+        if self.held_out is not None:
+            rows.append(('held-out loss', ', '.join(f'{hops}: {loss:.4g}' for hops, loss in self.held_out.items())))
+        return '\n'.join(f'{name:<18} {value}' for name, value in rows)
+
+
+class Surrogate:
+    r"""A simple graph convolution that stands in for a model.
+
+    Args:
+        weight (Tensor): :math:`\Theta`, of shape [F, C].
+        bias (Tensor): :math:`b`, of shape [C]. For classification, both sum to zero over classes.
+        num_hops (int): :math:`L`.
+        report (Report): How the surrogate was obtained, and how good it is.
+        flow (str): The direction of messages, as in :class:`~torch_geometric.nn.MessagePassing`.
+    """
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor, num_hops: int, report: Report, flow: str = 'source_to_target'
+    ) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.num_hops = num_hops
+        self.report = report
+        self.flow = flow
+
+    def __call__(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
+        r"""Returns the logits [N, C], in the surrogate's own precision."""
+        if x.dim() != 2 or x.size(1) != self.weight.size(0):
+            raise ValueError(
+                f"'x' must have shape [N, {self.weight.size(0)}] (got {list(x.shape)}): pass the features of the graph "
+                f'that the surrogate was distilled on, or of one like it'
+            )
+        operator = normalized_adjacency(edge_index, edge_weight, x.size(0), self.weight.dtype, self.flow)
+        return Decomposition(self, operator, x).logits
+
+    def to(self, device: torch.device | str) -> Surrogate:
+        r"""Returns the surrogate on another device."""
+        return Surrogate(self.weight.to(device), self.bias.to(device), self.num_hops, self.report, self.flow)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        r"""Writes the surrogate to a file that :meth:`load` reads without running any code in it."""
+        content = {
+            'format': _FORMAT,
+            'weight': self.weight.cpu(),
+            'bias': self.bias.cpu(),
+            'num_hops': self.num_hops,
+            'flow': self.flow,
+            'report': asdict(self.report),
+        }
+        torch.save(content, path)
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> Surrogate:
+        r"""Reads a surrogate that :meth:`save` wrote, onto the CPU."""
+        try:
+            content = torch.load(path, map_location='cpu', weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+            raise ValueError(f"'path' must name a file written by 'Surrogate.save' (got {str(path)!r})") from error
+        if not isinstance(content, dict) or content.get('format') != _FORMAT:
+            raise ValueError(
+                f"'path' must name a file written by 'Surrogate.save' (got {str(path)!r}, which holds something else)"
+            )
+        report = Report(**content['report'])
+        return Surrogate(content['weight'], content['bias'], content['num_hops'], report, content['flow'])
+
+    def __repr__(self) -> str:
+        num_features, num_outputs = self.weight.shape
+        return f'Surrogate({num_features}, {num_outputs}, num_hops={self.num_hops})'
+
+
+class Decomposition:
+    r"""A surrogate on one graph: what every explanation there reads.
+
+    The contribution of node j to node i is :math:`M_{ij} = \tilde{A}^L_{ij} \, h_j` with :math:`h = X \Theta`, and
+    :math:`\sum_j M_{ij} = Z_i - b`.
+
+    Args:
+        surrogate (Surrogate): The surrogate.
+        operator (Operator): :math:`\tilde{A}` of the graph.
+        x (Tensor): The features [N, F], not kept.
+    """
+
+    def __init__(self, surrogate: Surrogate, operator: Operator, x: Tensor) -> None:
+        self.surrogate = surrogate
+        self.operator = operator
+        self.hidden = x.detach().to(surrogate.weight.dtype) @ surrogate.weight  # [N, C]
+
+    @cached_property
+    def propagated(self) -> list[Tensor]:
+        r""":math:`\tilde{A}^l X \Theta` [N, C] for l = 0 … L."""
+        steps = [self.hidden]
+        for _ in range(self.surrogate.num_hops):
+            steps.append(self.operator @ steps[-1])
+        return steps
+
+    @property
+    def evidence(self) -> Tensor:
+        r""":math:`Z - b` [N, C]: the part of the logits that comes from nodes."""
+        return self.propagated[-1]
+
+    @property
+    def logits(self) -> Tensor:
+        r""":math:`Z` [N, C]."""
+        return self.evidence + self.surrogate.bias

@@ -1,0 +1,132 @@
+r"""What is asked of the user's model: its outputs, and how far it looks.
+
+The model is only ever called, as ``model(x, edge_index, **kwargs)``, and is left exactly as it was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.explain.config import ModelConfig, ModelMode, ModelReturnType
+from torch_geometric.nn import MessagePassing, conv
+
+# Layers that reach further than one hop, and how far. Names, since not every PyG release has all of them.
+_HOPS: dict[str, Callable[[Any], int]] = {
+    'SGConv': lambda layer: layer.K,
+    'SSGConv': lambda layer: layer.K,
+    'APPNP': lambda layer: layer.K,
+    'TAGConv': lambda layer: layer.K,
+    'ChebConv': lambda layer: len(layer.lins) - 1,
+    'MixHopConv': lambda layer: max(layer.powers),
+    'ARMAConv': lambda layer: layer.num_layers,
+    'GatedGraphConv': lambda layer: layer.num_layers,
+    'PANConv': lambda layer: layer.filter_size,
+    'AntiSymmetricConv': lambda layer: layer.num_iters,
+    'DirGNNConv': lambda layer: 1,
+    'HypergraphConv': lambda layer: 2,
+}
+_LAYERS = [(getattr(conv, name), hops) for name, hops in _HOPS.items() if hasattr(conv, name)]
+
+
+def query(model: torch.nn.Module, x: Tensor, edge_index: Any, kwargs: dict[str, Any]) -> Tensor:
+    r"""Evaluates the model once, without gradients and in evaluation mode, and checks the shape of what it returns."""
+    devices = [x.device] if x.device.type == 'cuda' else []
+    with _evaluation_mode(model), torch.random.fork_rng(devices), torch.no_grad():
+        outputs = model(x, edge_index, **kwargs)
+    if not isinstance(outputs, Tensor):
+        raise TypeError(
+            f"'model' must return one tensor of node outputs (got {type(outputs).__name__}): wrap it in a module "
+            f'that returns only the output to explain'
+        )
+    if outputs.dim() not in (1, 2) or outputs.size(0) != x.size(0):
+        raise ValueError(
+            f"'model' must return outputs of shape [{x.size(0)}] or [{x.size(0)}, C], one row a node of 'x' (got "
+            f'{list(outputs.shape)}): use a node-level model'
+        )
+    return outputs
+
+
+def to_targets(outputs: Tensor, config: ModelConfig) -> Tensor:
+    r"""Turns model outputs into what the surrogate is distilled from, in float64.
+
+    Returns:
+        Class probabilities [N, C], C = 2 for binary models, or regression outputs [N, C].
+    """
+    outputs = outputs.detach().double()
+    outputs = outputs.clone() if outputs.dim() == 2 else outputs.view(-1, 1)
+    if config.return_type == ModelReturnType.log_probs:
+        outputs = outputs.exp()
+    if not bool(outputs.isfinite().all()):
+        bad = int((~outputs.isfinite()).any(dim=1).sum())
+        raise ValueError(
+            f"'model' must return finite outputs (got NaN or infinity at {bad} of {outputs.size(0)} nodes): check its "
+            f'weights and inputs'
+        )
+    if config.mode == ModelMode.regression:
+        return outputs
+    if config.mode == ModelMode.binary_classification:
+        if outputs.size(1) > 2:
+            raise ValueError(
+                f"'model' must return one or two columns in mode 'binary_classification' (got {outputs.size(1)}): "
+                f"use 'multiclass_classification', or wrap the model to return the one label to explain"
+            )
+        if outputs.size(1) == 1 and config.return_type == ModelReturnType.raw:
+            outputs = torch.cat([torch.zeros_like(outputs), outputs], dim=1)
+        elif outputs.size(1) == 1:
+            outputs = torch.cat([1.0 - outputs, outputs], dim=1)
+    if config.return_type == ModelReturnType.raw:
+        return outputs.softmax(dim=1)
+    total = outputs.sum(dim=1, keepdim=True)
+    if bool((outputs < -1e-4).any()) or bool(((total - 1.0).abs() > 1e-2).any()):
+        raise ValueError(
+            f"'model' must return rows that sum to 1 for return type '{config.return_type.value}' (got values between "
+            f'{float(outputs.min()):.4g} and {float(outputs.max()):.4g}, row sums between {float(total.min()):.4g} and '
+            f"{float(total.max()):.4g}): set 'return_type' to what the model returns"
+        )
+    probs = outputs.clamp(min=0.0)
+    return probs / probs.sum(dim=1, keepdim=True)
+
+
+def predicted_target(outputs: Tensor, config: ModelConfig) -> Tensor:
+    r"""The ``target`` that :class:`~torch_geometric.explain.Explainer` derives from the same outputs."""
+    if config.mode == ModelMode.regression:
+        return outputs
+    if config.mode == ModelMode.multiclass_classification:
+        return outputs.argmax(dim=-1)
+    threshold = 0.0 if config.return_type == ModelReturnType.raw else 0.5
+    return (outputs > threshold).long().view(-1)
+
+
+def receptive_field(model: torch.nn.Module) -> int | None:
+    r"""The number of hops that the model's PyG layers look, or ``None`` if it has no such layer."""
+    seen: set[int] = set()
+
+    def hops(module: torch.nn.Module) -> int | None:
+        if id(module) in seen:
+            return None
+        seen.add(id(module))
+        for layer, count in _LAYERS:
+            if isinstance(module, layer):
+                return int(count(module))
+        if isinstance(module, MessagePassing):
+            return 1
+        reaches = [reach for child in module.children() if (reach := hops(child)) is not None]
+        return sum(reaches) if reaches else None
+
+    return hops(model)
+
+
+@contextmanager
+def _evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
