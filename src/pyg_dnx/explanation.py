@@ -114,5 +114,5 @@ def warn_if_doubtful(explanation: Explanation, distilled: Distilled, nodes: Tens
             f"(got {distilled.surrogate.num_hops}), 'auto' among them, or a lower 'ridge' "
             f'(got {distilled.surrogate.report.ridge:g}).',
             SurrogateWarning,
-            stacklevel=2,
+            stacklevel=6,  # the user's call of the Explainer
         )

@@ -53,10 +53,11 @@ class Operator:
 
     def entries(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         r"""Returns where the rows of ``nodes`` [B] are stored, and the position in ``nodes`` of each entry."""
-        start, count = self.rowptr[nodes].long(), self.rowptr[nodes + 1].long() - self.rowptr[nodes].long()
+        start = self.rowptr[nodes].long()
+        count = self.rowptr[nodes + 1] - start
         owner = torch.arange(nodes.numel(), device=nodes.device).repeat_interleave(count)
-        first = count.cumsum(0) - count
-        return torch.arange(owner.numel(), device=nodes.device) + (start - first)[owner], owner
+        shift = start - count.cumsum(0) + count
+        return torch.arange(owner.numel(), device=nodes.device) + shift[owner], owner
 
 
 def normalized_adjacency(
@@ -80,7 +81,9 @@ def normalized_adjacency(
         edges = _plain(edge_index)
         if flow == 'target_to_source':
             edges = edges.flip(0)
-        weight = torch.ones_like(edges[0], dtype=dtype) if edge_weight is None else edge_weight.detach().to(dtype)
+        weight = torch.ones_like(edges[0], dtype=dtype)
+        if edge_weight is not None:
+            weight = edge_weight.detach().to(dtype).view(-1)
         edge_id = torch.arange(edges.size(1), device=edges.device)
         is_loop = edges[0] == edges[1]
         loop_id = edge_id.new_full((num_nodes,), -1)
@@ -125,11 +128,18 @@ def pull_back(operator: Operator, nodes: Tensor, signal: Tensor, num_hops: int) 
     """
     steps = [(nodes, signal)]
     for _ in range(num_hops):
-        touched = operator.rowptr[nodes + 1].long() - operator.rowptr[nodes].long()
-        if int(touched.sum()) > FULL_PRODUCT_SHARE * operator.col.numel():
-            nodes, signal = _pull_back_full(operator, nodes, signal)
+        entry, owner = operator.entries(nodes)
+        if entry.numel() > FULL_PRODUCT_SHARE * operator.col.numel():
+            dense = signal.new_zeros(operator.num_nodes, signal.size(1))
+            dense[nodes] = signal
+            is_reached = torch.zeros(operator.num_nodes, dtype=torch.bool, device=nodes.device)
+            is_reached[operator.col[entry]] = True
+            nodes = is_reached.nonzero().view(-1)
+            signal = (operator.transposed @ dense)[nodes]
         else:
-            nodes, signal = _pull_back_frontier(operator, nodes, signal)
+            messages = operator.value[entry, None] * signal[owner]
+            nodes, merged = torch.unique(operator.col[entry].long(), return_inverse=True)
+            signal = signal.new_zeros(nodes.numel(), signal.size(1)).index_add_(0, merged, messages)
         steps.append((nodes, signal))
     return steps
 
@@ -187,24 +197,6 @@ def padded_rows(count: Tensor, width: int = 1) -> Iterator[tuple[Tensor, Tensor,
         inside = slot < count[group, None]
         yield group, torch.where(inside, start[group, None] + slot, 0), inside
         first = last
-
-
-def _pull_back_frontier(operator: Operator, nodes: Tensor, signal: Tensor) -> tuple[Tensor, Tensor]:
-    entry, owner = operator.entries(nodes)
-    reached, merged = torch.unique(operator.col[entry].long(), return_inverse=True)
-    messages = operator.value[entry, None] * signal[owner]
-    return reached, signal.new_zeros(reached.numel(), signal.size(1)).index_add_(0, merged, messages)
-
-
-def _pull_back_full(operator: Operator, nodes: Tensor, signal: Tensor) -> tuple[Tensor, Tensor]:
-    dense = signal.new_zeros(operator.num_nodes, signal.size(1))
-    dense[nodes] = signal
-    if nodes.numel() == operator.num_nodes:
-        return nodes, operator.transposed @ dense
-    is_reached = torch.zeros(operator.num_nodes, dtype=torch.bool, device=nodes.device)
-    is_reached[operator.col[operator.entries(nodes)[0]].long()] = True
-    reached = is_reached.nonzero().view(-1)
-    return reached, (operator.transposed @ dense)[reached]
 
 
 def _to_csr(row: Tensor, col: Tensor, value: Tensor, edge_id: Tensor, num_nodes: int) -> Operator:

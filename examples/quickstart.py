@@ -1,0 +1,80 @@
+r"""Explains one prediction of a GNN: train, swap in FastDnX, print, draw.
+
+python examples/quickstart.py [--path quickstart.png]
+"""
+
+import argparse
+
+import matplotlib.pyplot as plt
+import networkx as nx
+import torch
+import torch.nn.functional as F
+from torch_geometric.datasets import ExplainerDataset
+from torch_geometric.datasets.graph_generator import BAGraph
+from torch_geometric.explain import Explainer
+from torch_geometric.explain.metric import fidelity
+from torch_geometric.nn import GCN
+from torch_geometric.utils import degree, k_hop_subgraph
+
+from pyg_dnx import FastDnX
+
+parser = argparse.ArgumentParser()
+parser.add_argument('--path', default='quickstart.png')
+args = parser.parse_args()
+
+# A random graph with 40 houses attached to it. The task: roof, middle or ground floor of a house, or none of them.
+torch.manual_seed(0)
+dataset = ExplainerDataset(BAGraph(num_nodes=150, num_edges=3), motif_generator='house', num_motifs=40)
+data = dataset[0]
+data.x = F.one_hot(degree(data.edge_index[0], data.num_nodes).long().clamp(max=9)).float()
+
+model = GCN(data.num_features, hidden_channels=20, num_layers=3, out_channels=4)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for _ in range(300):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(data.x, data.edge_index), data.y)
+    loss.backward()
+    optimizer.step()
+accuracy = (model(data.x, data.edge_index).argmax(dim=1) == data.y).float().mean()
+print(f'{model.__class__.__name__} trained, accuracy {accuracy:.1%}')
+
+explainer = Explainer(
+    model,
+    algorithm=FastDnX(),  # in place of GNNExplainer(epochs=200)
+    explanation_type='model',
+    node_mask_type='object',
+    edge_mask_type='object',
+    model_config=dict(mode='multiclass_classification', task_level='node', return_type='raw'),
+)
+node = int((data.y == 1).nonzero()[0])
+explanation = explainer(data.x, data.edge_index, index=node)
+
+print(f'\nDistilled once:\n{explainer.algorithm.distill(model, data.x, data.edge_index).report}')
+print(f'\nWhy does the model predict class {int(explanation.target[node])} for node {node}?')
+for score, j in zip(*explanation.node_score.topk(5), strict=True):
+    print(
+        f'  node {int(j):3d}  score {score:8.2f}  {"same house" if j >= 150 and j // 5 == node // 5 else "elsewhere"}'
+    )
+fidelity_plus, fidelity_minus = fidelity(explainer, explanation)
+print(f'Fidelity to the model: fid+ {fidelity_plus:.0f} (best: 1), fid- {fidelity_minus:.0f} (best: 0)')
+print(f'The surrogate agrees with the model here: {bool(explanation.surrogate_agreement)}')
+
+_, edge_index, _, inside = k_hop_subgraph(node, 3, data.edge_index)
+graph = nx.Graph(edge_index.T.tolist())
+for (u, v), mask in zip(edge_index.T.tolist(), explanation.edge_mask[inside].tolist(), strict=True):
+    graph[u][v]['width'] = 1 + 4 * mask
+score = explanation.node_score[list(graph)]
+limit = 1.5 * float(score.abs().max())
+layout = nx.spring_layout(graph, seed=0)
+plt.figure(figsize=(7, 5))
+nx.draw_networkx_edges(graph, layout, width=list(nx.get_edge_attributes(graph, 'width').values()), edge_color='0.75')
+points = nx.draw_networkx_nodes(
+    graph, layout, node_color=score, cmap='RdBu_r', vmin=-limit, vmax=limit, edgecolors='0.4'
+)
+nx.draw_networkx_labels(graph, layout, font_size=8)
+plt.colorbar(points, label='score: pushes away from / toward the prediction')
+plt.title(f'Why does the model predict class {int(explanation.target[node])} for node {node}?')
+plt.axis('off')
+plt.tight_layout()
+plt.savefig(args.path, dpi=120)
+print(f'\nPicture saved to {args.path}')
