@@ -1,4 +1,5 @@
 import pytest
+import torch
 from helpers import example_graphs
 from hypothesis import settings
 
@@ -7,6 +8,7 @@ from pyg_dnx import shared_cache
 settings.register_profile('ci', max_examples=50, deadline=None, derandomize=True)
 settings.register_profile('thorough', max_examples=10_000, deadline=None)
 settings.load_profile('ci')
+torch.set_num_threads(1)  # thousands of tiny graphs: handing each to several threads costs more than the work
 
 
 @pytest.fixture(params=list(example_graphs()))

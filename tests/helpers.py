@@ -2,11 +2,14 @@ r"""Dense float64 references that can be checked by eye, and small graphs to hol
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
+
+from pyg_dnx.propagation import normalized_adjacency
+from pyg_dnx.surrogate import Decomposition, Report, Surrogate
 
 
 class Graph(NamedTuple):
@@ -69,3 +72,28 @@ def graphs(draw: st.DrawFn, max_nodes: int = 12, max_features: int = 4) -> Graph
     weighted = draw(st.booleans())
     edge_weight = torch.rand(edge_index.size(1), generator=generator) + 0.1 if weighted else None
     return Graph(x, edge_index, edge_weight)
+
+
+def relabelled(graph: Graph, permutation: Tensor) -> Graph:
+    r"""The same graph, where node ``permutation[j]`` takes the place j."""
+    place = permutation.argsort()
+    return Graph(graph.x[permutation], place[graph.edge_index], graph.edge_weight)
+
+
+def random_surrogate(
+    num_features: int, num_hops: int, num_outputs: int = 3, dtype: torch.dtype = torch.float64, flow: str | None = None
+) -> Surrogate:
+    r"""A surrogate with zero-sum random weights, as if distilled."""
+    generator = torch.Generator().manual_seed(1)
+    theta = torch.randn(num_features + 1, num_outputs, generator=generator, dtype=torch.float64)
+    theta = (theta - theta.mean(dim=1, keepdim=True)).to(dtype)
+    report = Report(0.1, 0.9, 0.01, 'newton', 1e-5, True, 8, 'multiclass_classification')
+    return Surrogate(theta[:-1], theta[-1], num_hops, report, flow or 'source_to_target')
+
+
+def random_decomposition(graph: Graph, num_hops: int, **kwargs: Any) -> Decomposition:
+    r"""A random surrogate on ``graph``."""
+    surrogate = random_surrogate(graph.x.size(1), num_hops, **kwargs)
+    dtype = surrogate.weight.dtype
+    operator = normalized_adjacency(graph.edge_index, graph.edge_weight, graph.x.size(0), dtype, surrogate.flow)
+    return Decomposition(surrogate, operator, graph.x)

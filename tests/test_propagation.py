@@ -1,11 +1,17 @@
+from unittest import mock
+
 import pytest
 import torch
-from helpers import dense_adjacency, graphs
+from helpers import Graph, dense_adjacency, graphs, relabelled
 from hypothesis import given
 from hypothesis import strategies as st
+from torch_geometric import EdgeIndex
 from torch_geometric.nn import SGConv
 
-from pyg_dnx.propagation import normalized_adjacency, pull_back, row_chunks, rows
+from pyg_dnx import propagation
+from pyg_dnx.propagation import normalized_adjacency, padded_rows, pull_back, row_chunks, rows
+
+SPARSE_LAYOUTS = {'coo': torch.sparse_coo, 'csr': torch.sparse_csr, 'csc': torch.sparse_csc}
 
 
 def to_dense(operator):
@@ -16,16 +22,29 @@ def build(graph, **kwargs):
     return normalized_adjacency(graph.edge_index, graph.edge_weight, graph.x.size(0), torch.float64, **kwargs)
 
 
+def dense(graph):
+    return dense_adjacency(graph.edge_index, graph.edge_weight, graph.x.size(0))
+
+
+def to_sparse(graph, kind):
+    num_nodes, (source, target) = graph.x.size(0), graph.edge_index
+    weight = torch.ones(source.numel()) if graph.edge_weight is None else graph.edge_weight
+    if kind == 'SparseTensor':
+        sparse = pytest.importorskip('torch_sparse')
+        return sparse.SparseTensor(row=target, col=source, value=weight.double(), sparse_sizes=(num_nodes, num_nodes))
+    indices = torch.stack([target, source])
+    matrix = torch.sparse_coo_tensor(indices, weight.double(), (num_nodes, num_nodes), check_invariants=True)
+    return matrix.coalesce().to_sparse(layout=SPARSE_LAYOUTS[kind])
+
+
 def test_matches_dense_definition(graph):
-    expected = dense_adjacency(graph.edge_index, graph.edge_weight, graph.x.size(0))
-    torch.testing.assert_close(to_dense(build(graph)), expected)
-    torch.testing.assert_close(to_dense(build(graph).transposed), expected.T)
+    torch.testing.assert_close(to_dense(build(graph)), dense(graph))
+    torch.testing.assert_close(to_dense(build(graph).transposed), dense(graph).T)
 
 
 @given(graphs())
 def test_matches_dense_definition_on_any_graph(graph):
-    expected = dense_adjacency(graph.edge_index, graph.edge_weight, graph.x.size(0))
-    torch.testing.assert_close(to_dense(build(graph)), expected, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(to_dense(build(graph)), dense(graph), rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize('num_hops', [1, 2, 3])
@@ -37,3 +56,151 @@ def test_agrees_with_sgconv(graph, num_hops, flow):
         propagated = build(graph, flow=flow) @ propagated
     weight = None if graph.edge_weight is None else graph.edge_weight.double()
     torch.testing.assert_close(conv.lin(propagated), conv(graph.x.double(), graph.edge_index, weight))
+
+
+@pytest.mark.parametrize('flow', ['source_to_target', 'target_to_source'])
+def test_agrees_with_sgconv_on_edge_index_class(graph, flow):
+    num_nodes = graph.x.size(0)
+    edges = EdgeIndex(graph.edge_index, sparse_size=(num_nodes, num_nodes))
+    conv = SGConv(graph.x.size(1), 2, K=1, bias=False, flow=flow).double()
+    weight = None if graph.edge_weight is None else graph.edge_weight.double()
+    operator = normalized_adjacency(edges, weight, num_nodes, torch.float64, flow)
+    torch.testing.assert_close(conv.lin(operator @ graph.x.double()), conv(graph.x.double(), edges, weight))
+
+
+@pytest.mark.parametrize('kind', ['SparseTensor', 'coo', 'csr', 'csc'])
+@pytest.mark.filterwarnings('ignore:Converting sparse tensor', 'ignore:Sparse')
+def test_agrees_with_sgconv_on_sparse_matrices(graph, kind):
+    conv = SGConv(graph.x.size(1), 2, K=1, bias=False).double()
+    operator = normalized_adjacency(to_sparse(graph, kind), None, graph.x.size(0), torch.float64)
+    # PyG does not normalise CSC matrices; they mean what the same matrix in CSR means.
+    expected = conv(graph.x.double(), to_sparse(graph, 'csr' if kind == 'csc' else kind))
+    torch.testing.assert_close(conv.lin(operator @ graph.x.double()), expected)
+
+
+def test_sparse_tensor_without_values_has_unit_weights(graph):
+    matrix = to_sparse(graph, 'SparseTensor').set_value(None)
+    conv = SGConv(graph.x.size(1), 2, K=1, bias=False).double()
+    operator = normalized_adjacency(matrix, None, graph.x.size(0), torch.float64)
+    ones = matrix.set_value(torch.ones(matrix.nnz(), dtype=torch.float64), layout='coo')
+    torch.testing.assert_close(conv.lin(operator @ graph.x.double()), conv(graph.x.double(), ones))
+
+
+@given(graphs(), st.randoms(use_true_random=False))
+def test_order_of_edges_and_nodes_does_not_matter(graph, random):
+    if graph.edge_weight is not None:  # of duplicate self-loops the last counts, so give them one weight
+        graph.edge_weight[graph.edge_index[0] == graph.edge_index[1]] = 0.5
+    order = torch.tensor(random.sample(range(graph.edge_index.size(1)), graph.edge_index.size(1)), dtype=torch.long)
+    weight = None if graph.edge_weight is None else graph.edge_weight[order]
+    shuffled = Graph(graph.x, graph.edge_index[:, order], weight)
+    torch.testing.assert_close(to_dense(build(shuffled)), to_dense(build(graph)))
+    permutation = torch.tensor(random.sample(range(graph.x.size(0)), graph.x.size(0)))
+    expected = to_dense(build(graph))[permutation][:, permutation]
+    torch.testing.assert_close(to_dense(build(relabelled(graph, permutation))), expected)
+
+
+@pytest.mark.parametrize('flow', ['source_to_target', 'target_to_source'])
+def test_entries_point_back_to_edges(graph, flow):
+    operator = build(graph, flow=flow)
+    edges = graph.edge_index if flow == 'source_to_target' else graph.edge_index.flip(0)
+    row = torch.arange(operator.num_nodes).repeat_interleave(operator.rowptr.diff())
+    given_ = operator.edge_id >= 0
+    assert edges[:, operator.edge_id[given_]].equal(torch.stack([operator.col, row])[:, given_])
+    assert operator.col[~given_].equal(row[~given_])  # all others are added self-loops
+
+    kept = operator.edge_id[given_].sort().values.tolist()
+    loops = {source: e for e, (source, target) in enumerate(edges.T.tolist()) if source == target}
+    links = [e for e, (source, target) in enumerate(edges.T.tolist()) if source != target]
+    assert kept == sorted([*links, *loops.values()])  # the last of duplicate self-loops
+
+    weight = torch.ones(edges.size(1)) if graph.edge_weight is None else graph.edge_weight
+    degree = torch.ones(operator.num_nodes, dtype=torch.float64)
+    degree[list(loops)] = weight[list(loops.values())].double()
+    degree.index_add_(0, edges[1, links], weight[links].double())
+    carried = torch.ones(row.numel(), dtype=torch.float64)
+    carried[given_] = weight[operator.edge_id[given_]].double()
+    torch.testing.assert_close(operator.value, carried / (degree[row] * degree[operator.col]).sqrt())
+
+
+@pytest.mark.parametrize('bad', [-3.0, torch.nan, torch.inf])
+def test_weights_without_a_degree_raise(bad):
+    edge_index = torch.tensor([[0, 1], [1, 2]])
+    with pytest.raises(ValueError, match=r"'edge_weight' must .* \(got weights between .*\): pass finite weights"):
+        normalized_adjacency(edge_index, torch.tensor([1.0, bad]), 3, torch.float64)
+
+
+@pytest.mark.parametrize('share', [0.0, 2.0], ids=['full', 'frontier'])
+@given(graph=graphs(), num_hops=st.integers(0, 4), data=st.data())
+def test_pull_back_equals_dense_powers(share, graph, num_hops, data):
+    num_nodes = graph.x.size(0)
+    nodes = torch.tensor(sorted(data.draw(st.sets(st.integers(0, num_nodes - 1), min_size=1))))
+    signal = torch.randn(nodes.numel(), 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with mock.patch.object(propagation, 'FULL_PRODUCT_SHARE', share):
+        steps = pull_back(build(graph), nodes, signal, num_hops)
+
+    expected = torch.zeros(num_nodes, 2, dtype=torch.float64)
+    expected[nodes] = signal
+    is_reached = torch.zeros(num_nodes, dtype=torch.bool)
+    is_reached[nodes] = True
+    assert len(steps) == num_hops + 1
+    for reached, value in steps:
+        assert reached.tolist() == is_reached.nonzero().view(-1).tolist()
+        torch.testing.assert_close(value, expected[reached], rtol=1e-6, atol=1e-9)
+        expected = dense(graph).T @ expected
+        is_reached = (dense(graph)[is_reached] > 0).any(dim=0)
+
+
+@pytest.mark.parametrize('share', [0.0, 2.0], ids=['full', 'frontier'])
+def test_neighbourhoods_are_structural(share):
+    operator = normalized_adjacency(torch.tensor([[0, 1], [1, 2]]), torch.zeros(2), 3, torch.float64)
+    with mock.patch.object(propagation, 'FULL_PRODUCT_SHARE', share):
+        steps = pull_back(operator, torch.tensor([2]), torch.ones(1, 1, dtype=torch.float64), 2)
+    assert [nodes.tolist() for nodes, _ in steps] == [[2], [1, 2], [0, 1, 2]]
+    assert steps[2][1].view(-1).tolist() == [0.0, 0.0, 1.0]
+
+
+@given(graph=graphs(), num_hops=st.integers(0, 3), data=st.data())
+def test_rows_equal_rows_of_the_dense_power(graph, num_hops, data):
+    num_nodes = graph.x.size(0)
+    nodes = torch.tensor(data.draw(st.lists(st.integers(0, num_nodes - 1), min_size=1, max_size=6)))
+    owner, column, value = rows(build(graph), nodes, num_hops)
+    key = owner * num_nodes + column
+    assert bool((key.diff() > 0).all())  # sorted, each entry once
+    found = torch.zeros(nodes.numel(), num_nodes, dtype=torch.float64)
+    found[owner, column] = value
+    expected = torch.linalg.matrix_power(dense(graph), num_hops)[nodes]
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+    assert key.numel() == int((expected > 0).sum())
+
+
+@given(graph=graphs(), num_hops=st.integers(0, 3), max_entries=st.integers(1, 40), data=st.data())
+def test_row_chunks_cover_all_positions_in_order(graph, num_hops, max_entries, data):
+    nodes = torch.tensor(data.draw(st.lists(st.integers(0, graph.x.size(0) - 1), min_size=1, max_size=20)))
+    operator = build(graph)
+    chunks = row_chunks(operator, nodes, num_hops, max_entries)
+    assert torch.cat(chunks).tolist() == list(range(nodes.numel()))
+    sizes = [rows(operator, nodes[chunk], num_hops)[0].numel() for chunk in chunks]
+    largest = max(rows(operator, node[None], num_hops)[0].numel() for node in nodes)
+    assert max(sizes) <= max_entries + largest
+
+
+def test_row_chunks_cut_no_more_than_they_must():
+    operator = normalized_adjacency(torch.tensor([[0], [1]]), None, 6, torch.float64)
+    nodes = torch.arange(6)  # rows of 1, 2, 1, 1, 1 and 1 entries
+    assert [chunk.tolist() for chunk in row_chunks(operator, nodes, 1)] == [[0, 1, 2, 3, 4, 5]]
+    assert len(row_chunks(operator, nodes, 1, max_entries=4)) == 2
+    assert len(row_chunks(operator, nodes, 1, max_entries=1)) == 6
+
+
+@given(count=st.lists(st.integers(1, 9), min_size=1, max_size=20), width=st.integers(1, 3), limit=st.integers(1, 60))
+def test_padded_rows_list_every_entry_once(count, width, limit):
+    count = torch.tensor(count)
+    owner = torch.arange(count.numel()).repeat_interleave(count)
+    seen = []
+    with mock.patch.object(propagation, 'MAX_PADDED_SIZE', limit):
+        for group, entry, inside in padded_rows(count, width):
+            assert inside.sum(dim=1).tolist() == count[group].tolist()
+            assert entry.numel() * width <= limit or group.numel() == 1
+            assert owner[entry[inside]].equal(group.repeat_interleave(count[group]))
+            seen += entry[inside].tolist()
+    assert sorted(seen) == list(range(owner.numel()))

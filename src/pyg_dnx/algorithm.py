@@ -45,7 +45,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         ridge: float | None = None,
         score: str = 'projection',
         contrast: int | str | None = None,
-        edge_score: str = 'geometric',
+        edge_score: str = 'flow',
         mask: str = 'rank',
         cache: SurrogateCache | None = shared_cache,
     ) -> None:
@@ -251,7 +251,7 @@ class FastDnXAlgorithm(DistillAndExplain):
             one; ``'runner_up'`` is the model's second choice. (default: ``None``)
         edge_score (str): ``'endpoints'`` is the paper's sum of the scores of both ends, ``'geometric'`` the geometric
             mean of their positive parts, ``'flow'`` what the edge carries in the surrogate, exactly.
-            (default: ``'geometric'``)
+            (default: ``'flow'``)
         mask (str): How scores become masks in [0, 1]: by ``'rank'`` within the neighbourhood, the ``'positive'`` part
             over its maximum, or ``'minmax'``. (default: ``'rank'``)
         cache (SurrogateCache, optional): Where distilled models are kept; ``None`` turns caching off.
@@ -314,7 +314,10 @@ class DnXAlgorithm(DistillAndExplain):
                 f"'{config.node_mask_type.value}'): use solver 'newton'"
             )
         if self.solver == 'adam' and self.edge_score == 'flow' and config.edge_mask_type is not None:
-            return "'edge_score' must not be 'flow' for solver 'adam', which weighs nodes only: use solver 'newton'"
+            return (
+                "'edge_score' must be 'endpoints' or 'geometric' for solver 'adam', which weighs nodes only (got "
+                "'flow'): pass one of these, or use solver 'newton'"
+            )
         return super()._refusal()
 
     def _view(self, **changes: Any) -> View:

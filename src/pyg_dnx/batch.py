@@ -116,7 +116,8 @@ def score_nodes(
 def to_csr(num_nodes: int, count: Tensor, column: Tensor, scores: Tensor) -> Tensor:
     r"""Returns scores that are listed row by row as a sparse CSR matrix [B, N]."""
     rowptr = F.pad(count.cumsum(0), (1, 0))
-    return torch.sparse_csr_tensor(rowptr, column, scores, (count.numel(), num_nodes), check_invariants=False)
+    size = (count.numel(), num_nodes)
+    return torch.sparse_csr_tensor(rowptr, column, scores, size, device=scores.device, check_invariants=False)
 
 
 def highest(count: Tensor, column: Tensor, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -2,8 +2,8 @@ r"""One cache for everything that is distilled once and explained many times.
 
 An entry is found again only if nothing that the distillation saw has changed:
 
-- the model: the same object, with layers of the same types and bitwise equal parameters, buffers and other tensors
-  (a copy is compared, since a hash that ignores order would miss a permuted weight);
+- the model: the same object, with layers of the same types, equal parameters, buffers and other tensors (a copy is
+  compared, since a hash that ignores order would miss a permuted weight), and equal numbers and strings in them;
 - ``x``, ``edge_index`` and tensors in ``kwargs``: the same objects, unmodified since, by PyTorch's version counter.
   Writes that bypass the counter (``x.data[...] = …``, a shared NumPy array) are not seen: call :meth:`clear`;
 - numbers, strings and containers of these: equal. Other objects can't be compared, so that nothing is cached.
@@ -33,6 +33,8 @@ class SurrogateCache:
     """
 
     def __init__(self, max_size: int = 32) -> None:
+        if isinstance(max_size, bool) or not isinstance(max_size, int):
+            raise TypeError(f"'max_size' must be an int (got {max_size!r}): pass the number of entries to keep")
         if max_size < 1:
             raise ValueError(f"'max_size' must be at least 1 (got {max_size}): to turn caching off, pass 'cache=None'")
         self.max_size = max_size
@@ -61,8 +63,11 @@ class SurrogateCache:
                         return value
                     break
             self.misses += 1
+            before = _state(model)
             value = create()
-            self._entries.append(_Entry(model, inputs, settings, value))
+            entry = _Entry(model, inputs, settings, value, before)
+            if entry.matches(model, inputs, settings):  # not so if an input can't be compared
+                self._entries.append(entry)
             for entry in self._entries[: -self.max_size]:
                 entry.clear()
             return value
@@ -87,9 +92,12 @@ class SurrogateCache:
 
 
 class _Entry:
-    def __init__(self, model: torch.nn.Module, inputs: Any, settings: Any, value: Any) -> None:
+    def __init__(self, model: torch.nn.Module, inputs: Any, settings: Any, value: Any, before: dict[str, Any]) -> None:
         self.model = weakref.ref(model, self.clear)
-        self.state: dict[str, Any] | None = {name: _copy(item) for name, item in _state(model).items()}
+        state = _state(model)
+        # What an evaluation of the model changes by itself, a counter of calls say, is not what its outputs depend on.
+        self.ignored = {name for name in state if isinstance(state[name], _PLAIN) and before.get(name) != state[name]}
+        self.state: dict[str, Any] | None = {name: _copy(state[name]) for name in state.keys() - self.ignored}
         self.inputs = _record(inputs, self.clear)
         self.settings = settings
         self.value = value
@@ -102,7 +110,9 @@ class _Entry:
         if self.model() is not model or self.settings != settings or not _is_same(self.inputs, inputs):
             return False
         old, new = self.state, _state(model)
-        return old is not None and old.keys() == new.keys() and all(_is_equal(old[name], new[name]) for name in new)
+        if old is None or old.keys() != new.keys() - self.ignored:
+            return False
+        return all(_is_equal(item, new[name]) for name, item in old.items())
 
 
 def _state(model: torch.nn.Module) -> dict[str, Any]:
@@ -110,8 +120,9 @@ def _state(model: torch.nn.Module) -> dict[str, Any]:
     state: dict[str, Any] = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
         state[prefix] = type(module)
-        tensors = {**module._parameters, **module._buffers, **vars(module)}
-        state.update((f'{prefix}.{name}', value) for name, value in tensors.items() if isinstance(value, Tensor))
+        for name, value in {**module._parameters, **module._buffers, **vars(module)}.items():
+            if isinstance(value, (Tensor, *_PLAIN)) and name != 'training':
+                state[f'{prefix}.{name}'] = value
     return state
 
 
@@ -121,7 +132,7 @@ def _copy(item: Any) -> Any:
 
 def _is_equal(old: Any, new: Any) -> bool:
     if not isinstance(old, Tensor) or not isinstance(new, Tensor):
-        return old is new
+        return type(old) is type(new) and bool(old == new)
     if old.dtype != new.dtype or old.device != new.device or old.layout != new.layout or old.shape != new.shape:
         return False
     return old.equal(new.detach()) if old.layout == torch.strided else old.to_dense().equal(new.detach().to_dense())

@@ -81,7 +81,8 @@ def mixture(
                 axis = toward[chunk[batch]].double()[:, None]  # [b, 1, C]
                 projected = (contributions * axis).sum(dim=2, keepdim=True)
                 solution = solve(projected, (total * axis[:, 0]).sum(dim=1, keepdim=True), log_prior)
-                direction[chunk[batch]] = solution.direction * axis[:, 0]
+                # The program does not know an axis from its opposite; a positive score is to mean toward the target.
+                direction[chunk[batch]] = solution.direction.abs() * axis[:, 0]
             gap[chunk[batch]] = solution.gap
             weight.index_add_(0, column[entry[inside]], solution.weight[inside])
     return Directions(direction, gap, weight / nodes.numel())

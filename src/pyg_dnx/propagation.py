@@ -158,7 +158,7 @@ def rows(operator: Operator, nodes: Tensor, num_hops: int) -> tuple[Tensor, Tens
 
 
 def row_chunks(operator: Operator, nodes: Tensor, num_hops: int, max_entries: int = 2**22) -> list[Tensor]:
-    r"""Cuts ``nodes`` [B] into runs whose rows of :math:`\tilde{A}^L` take at most ``max_entries`` entries to compute.
+    r"""Cuts ``nodes`` [B] into runs whose rows of :math:`\tilde{A}^L` take about ``max_entries`` entries to compute.
 
     Returns:
         The positions in ``nodes`` of each run.

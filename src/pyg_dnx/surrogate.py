@@ -2,7 +2,6 @@ r"""The linear surrogate Z = Ã^L X Θ + b, and its decomposition on one graph."
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from os import PathLike
@@ -70,9 +69,10 @@ class Surrogate:
 
     def __call__(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         r"""Returns the logits [N, C], in the surrogate's own precision."""
-        if x.dim() != 2 or x.size(1) != self.weight.size(0):
+        if not isinstance(x, Tensor) or x.dim() != 2 or x.size(1) != self.weight.size(0):
+            got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ValueError(
-                f"'x' must have shape [N, {self.weight.size(0)}] (got {list(x.shape)}): pass the features of the graph "
+                f"'x' must be a tensor of shape [N, {self.weight.size(0)}] (got {got}): pass the features of the graph "
                 f'that the surrogate was distilled on, or of one like it'
             )
         operator = normalized_adjacency(edge_index, edge_weight, x.size(0), self.weight.dtype, self.flow)
@@ -99,14 +99,17 @@ class Surrogate:
         r"""Reads a surrogate that :meth:`save` wrote, onto the CPU."""
         try:
             content = torch.load(path, map_location='cpu', weights_only=True)
-        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-            raise ValueError(f"'path' must name a file written by 'Surrogate.save' (got {str(path)!r})") from error
-        if not isinstance(content, dict) or content.get('format') != _FORMAT:
+            if content.pop('format') != _FORMAT:
+                raise ValueError('another format')
+            report = Report(**content.pop('report'))
+            return Surrogate(report=report, **content)
+        except OSError:
+            raise
+        except Exception as error:  # what a damaged file makes the unpickler raise has no end
             raise ValueError(
-                f"'path' must name a file written by 'Surrogate.save' (got {str(path)!r}, which holds something else)"
-            )
-        report = Report(**content['report'])
-        return Surrogate(content['weight'], content['bias'], content['num_hops'], report, content['flow'])
+                f"'path' must name a file written by 'Surrogate.save' (got {str(path)!r}, which is damaged or holds "
+                f'something else): save the surrogate again'
+            ) from error
 
     def __repr__(self) -> str:
         num_features, num_outputs = self.weight.shape

@@ -56,8 +56,8 @@ def to_targets(outputs: Tensor, config: ModelConfig) -> Tensor:
     Returns:
         Class probabilities [N, C], C = 2 for binary models, or regression outputs [N, C].
     """
-    outputs = outputs.detach().double()
-    outputs = outputs.clone() if outputs.dim() == 2 else outputs.view(-1, 1)
+    outputs = outputs.detach().double().clone()
+    outputs = outputs if outputs.dim() == 2 else outputs.view(-1, 1)
     if config.return_type == ModelReturnType.log_probs:
         outputs = outputs.exp()
     if not bool(outputs.isfinite().all()):

@@ -1,0 +1,191 @@
+from itertools import product
+
+import pytest
+import torch
+from helpers import dense_adjacency, dense_scores, graphs, random_decomposition, relabelled
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyg_dnx.attribution import Attribution
+
+HOPS = st.integers(0, 3)
+CLOSE = {'rtol': 1e-6, 'atol': 1e-9}
+
+
+def random_directions(count, seed=2):
+    return torch.randn(count, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def attribute(graph, num_hops, nodes, directions=None, **kwargs):
+    directions = random_directions(len(nodes)) if directions is None else directions
+    return Attribution(random_decomposition(graph, num_hops, **kwargs), torch.tensor(nodes), directions)
+
+
+def node_scores(attribution):
+    r"""The scores of all nodes, [N]."""
+    scores = attribution.signal.new_zeros(attribution.decomposition.operator.num_nodes)
+    scores[attribution.neighbourhood] = attribution.node_scores()
+    return scores
+
+
+def dense(graph):
+    return dense_adjacency(graph.edge_index, graph.edge_weight, graph.x.size(0))
+
+
+def walk_flow(graph, num_hops, nodes, directions, hidden):
+    r"""What each pair of nodes (target, source) passes on, [N, N], by listing all walks of ``num_hops`` steps."""
+    adjacency, flow = dense(graph).tolist(), torch.zeros(graph.x.size(0), graph.x.size(0), dtype=torch.float64)
+    for node, direction in zip(nodes, directions, strict=True):
+        evidence = (hidden @ direction).tolist()
+        for walk in product(range(graph.x.size(0)), repeat=num_hops):
+            carried, steps = evidence[walk[0]], list(zip(walk, (*walk[1:], node), strict=True))
+            for source, target in steps:
+                carried *= adjacency[target][source]
+            for source, target in steps:
+                flow[target, source] += carried
+    return flow
+
+
+def share_out(graph, flow):
+    r"""Shares what pairs of nodes pass on between parallel edges, by weight; one of duplicate self-loops has it all."""
+    weight = torch.ones(graph.edge_index.size(1)) if graph.edge_weight is None else graph.edge_weight
+    edges = graph.edge_index.T.tolist()
+    scores = torch.zeros(len(edges), dtype=torch.float64)
+    for e, (source, target) in enumerate(edges):
+        parallel = [other for other, pair in enumerate(edges) if pair == [source, target]]
+        part = weight[e].double() / weight[parallel].double().sum() if source != target else float(e == parallel[-1])
+        scores[e] = flow[target, source] * part
+    return scores
+
+
+@pytest.mark.parametrize('num_hops', [1, 2, 3])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_fast_scores_equal_the_definition(graph, num_hops, dtype):
+    decomposition = random_decomposition(graph, num_hops, dtype=dtype)
+    expected = dense_scores(dense(graph), graph.x, decomposition.surrogate.weight, num_hops)
+    for node in torch.arange(graph.x.size(0)):
+        attribution = Attribution(decomposition, node[None], decomposition.evidence[node][None])
+        assert attribution.node_scores().dtype == dtype
+        torch.testing.assert_close(node_scores(attribution).double(), expected[node], rtol=2e-4, atol=2e-4)
+
+
+@given(graph=graphs(), num_hops=HOPS, data=st.data())
+def test_scores_are_complete(graph, num_hops, data):
+    nodes = data.draw(st.lists(st.integers(0, graph.x.size(0) - 1), min_size=1, max_size=4))
+    attribution = attribute(graph, num_hops, nodes)
+    explained = (attribution.decomposition.evidence[nodes] * random_directions(len(nodes))).sum()
+    scores = attribution.node_scores()
+    torch.testing.assert_close(scores.sum(), explained, **CLOSE)
+    attribute_scores = attribution.attribute_scores(graph.x)
+    torch.testing.assert_close(attribute_scores.sum(dim=1), scores, **CLOSE)
+    torch.testing.assert_close(attribute_scores.sum(dim=0), attribution.feature_scores(graph.x), **CLOSE)
+    _, flow = attribution.flow()
+    torch.testing.assert_close(flow.sum(), num_hops * explained, **CLOSE)  # each step passes on all of it
+
+
+@given(graph=graphs(), num_hops=HOPS, data=st.data())
+def test_scores_equal_dense_contributions(graph, num_hops, data):
+    nodes = data.draw(st.lists(st.integers(0, graph.x.size(0) - 1), min_size=1, max_size=4))
+    attribution = attribute(graph, num_hops, nodes)
+    power = torch.linalg.matrix_power(dense(graph), num_hops)
+    weight, x = attribution.decomposition.surrogate.weight, graph.x.double()
+    expected = torch.zeros_like(x)
+    for node, direction in zip(nodes, random_directions(len(nodes)), strict=True):
+        for other in range(x.size(0)):
+            expected[other] += power[node, other] * x[other] * (weight @ direction)
+    found = torch.zeros_like(x)
+    found[attribution.neighbourhood] = attribution.attribute_scores(graph.x)
+    torch.testing.assert_close(found, expected, **CLOSE)
+    torch.testing.assert_close(node_scores(attribution), expected.sum(dim=1), **CLOSE)
+    reached = torch.linalg.matrix_power((dense(graph) > 0).double(), num_hops)[nodes].sum(dim=0)
+    assert attribution.neighbourhood.tolist() == reached.nonzero().view(-1).tolist()  # and nothing beyond L hops
+
+
+@given(graph=graphs(), num_hops=HOPS, data=st.data())
+def test_joint_scores_are_sums_of_single_ones(graph, num_hops, data):
+    nodes = data.draw(st.lists(st.integers(0, graph.x.size(0) - 1), min_size=2, max_size=5))
+    joint, directions = attribute(graph, num_hops, nodes), random_directions(len(nodes))
+    singles = [attribute(graph, num_hops, [node], directions[[b]]) for b, node in enumerate(nodes)]
+    torch.testing.assert_close(node_scores(joint), sum(map(node_scores, singles)), **CLOSE)
+    scores, inside = joint.edge_scores(graph.edge_index, 'flow', node_scores(joint))
+    parts = [single.edge_scores(graph.edge_index, 'flow', node_scores(single)) for single in singles]
+    torch.testing.assert_close(scores, sum(part[0] for part in parts), **CLOSE)
+    assert inside.equal(torch.stack([part[1] for part in parts]).any(dim=0))
+
+
+@pytest.mark.parametrize('num_hops', [0, 1, 2])
+def test_one_node_twice_is_one_node_with_twice_the_direction(graph, num_hops):
+    direction = random_directions(1)
+    single = attribute(graph, num_hops, [0], 2.0 * direction)
+    double = attribute(graph, num_hops, [0, 0], direction.repeat(2, 1))
+    torch.testing.assert_close(double.signal, single.signal)
+    for (nodes, signal), (other_nodes, other_signal) in zip(single.steps, double.steps, strict=True):
+        assert nodes.equal(other_nodes)
+        torch.testing.assert_close(signal, other_signal)
+
+
+@given(graph=graphs(), num_hops=HOPS, random=st.randoms(use_true_random=False))
+def test_names_of_nodes_do_not_matter(graph, num_hops, random):
+    permutation = torch.tensor(random.sample(range(graph.x.size(0)), graph.x.size(0)))
+    first = attribute(graph, num_hops, [int(permutation[0])])
+    second = attribute(relabelled(graph, permutation), num_hops, [0])
+    torch.testing.assert_close(node_scores(second), node_scores(first)[permutation], **CLOSE)
+    edges, other_edges = graph.edge_index, relabelled(graph, permutation).edge_index
+    for kind in ['endpoints', 'geometric', 'flow']:
+        expected, _ = first.edge_scores(edges, kind, node_scores(first))
+        found, _ = second.edge_scores(other_edges, kind, node_scores(second))
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize('nodes', [[0], [3, 0, 3]])
+@pytest.mark.parametrize('num_hops', [1, 2, 3])
+def test_flow_equals_the_sum_over_walks(graph, num_hops, nodes):
+    nodes = [node % graph.x.size(0) for node in nodes]
+    attribution = attribute(graph, num_hops, nodes)
+    expected = walk_flow(graph, num_hops, nodes, random_directions(len(nodes)), attribution.decomposition.hidden)
+    operator = attribution.decomposition.operator
+    entry, flow = attribution.flow()
+    row = torch.arange(operator.num_nodes).repeat_interleave(operator.rowptr.diff())[entry]
+    found = torch.zeros_like(expected).index_put_((row, operator.col[entry].long()), flow, accumulate=True)
+    torch.testing.assert_close(found, expected, **CLOSE)
+    scores, inside = attribution.edge_scores(graph.edge_index, 'flow', node_scores(attribution))
+    torch.testing.assert_close(scores, share_out(graph, expected), **CLOSE)
+    assert not bool(scores[~inside].any())
+
+
+@pytest.mark.parametrize('num_hops', [1, 2, 3])
+@pytest.mark.parametrize('kind', ['endpoints', 'geometric'])
+def test_edge_scores_from_their_ends(graph, num_hops, kind):
+    attribution = attribute(graph, num_hops, [0])
+    scores = node_scores(attribution)
+    found, inside = attribution.edge_scores(graph.edge_index, kind, scores)
+    reached = torch.linalg.matrix_power(dense(graph), num_hops - 1)[0] > 0
+    for e, (source, target) in enumerate(graph.edge_index.T.tolist()):
+        first, second = float(scores[source]), float(scores[target])
+        expected = first + second if kind == 'endpoints' else (max(first, 0.0) * max(second, 0.0)) ** 0.5
+        assert bool(inside[e]) == bool(reached[target])
+        assert float(found[e]) == pytest.approx(expected if reached[target] else 0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize('kind', ['endpoints', 'geometric', 'flow'])
+def test_edges_count_in_the_direction_of_messages(graph, kind):
+    forward = attribute(graph, 2, [0])
+    flipped = graph._replace(edge_index=graph.edge_index.flip(0))
+    backward = attribute(flipped, 2, [0], flow='target_to_source')
+    torch.testing.assert_close(node_scores(backward), node_scores(forward))
+    expected = forward.edge_scores(graph.edge_index, kind, node_scores(forward))
+    found = backward.edge_scores(flipped.edge_index, kind, node_scores(backward))
+    torch.testing.assert_close(found[0], expected[0])
+    assert found[1].equal(expected[1])
+
+
+@pytest.mark.parametrize('kind', ['endpoints', 'geometric', 'flow'])
+def test_without_hops_a_node_explains_itself(graph, kind):
+    attribution = attribute(graph, 0, [0])
+    assert attribution.neighbourhood.tolist() == [0]
+    expected = (attribution.decomposition.hidden[0] * random_directions(1)[0]).sum()
+    torch.testing.assert_close(attribution.node_scores()[0], expected)
+    scores, inside = attribution.edge_scores(graph.edge_index, kind, node_scores(attribution))
+    assert scores.tolist() == [0.0] * graph.edge_index.size(1)
+    assert not bool(inside.any())
+    assert attribution.flow()[1].numel() == 0

@@ -1,0 +1,200 @@
+import pytest
+import torch
+from helpers import dense_adjacency, dense_scores
+from torch_geometric.explain.config import ModelConfig
+from torch_geometric.nn import SGConv
+
+from pyg_dnx.attribution import Attribution
+from pyg_dnx.distillation import Distilled, Settings, distill
+
+NUM_NODES = 60
+
+
+class Function(torch.nn.Module):
+    r"""A model that is any function of its inputs."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x, edge_index):
+        return self.function(x, edge_index)
+
+
+def inputs(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(NUM_NODES, 4, generator=generator, dtype=dtype)
+    edge_index = torch.randint(NUM_NODES - 2, (2, 150), generator=generator)  # two nodes are isolated
+    return x, edge_index, torch.rand(150, generator=generator, dtype=dtype) + 0.1
+
+
+def teacher(num_hops, num_outputs, flow='source_to_target', dtype=torch.float64):
+    torch.manual_seed(0)
+    return SGConv(4, num_outputs, K=num_hops, flow=flow).to(dtype)
+
+
+def run(model, mode, hops, ridge=1e-9, flow='source_to_target', return_type='raw', dtype=torch.float64, **kwargs):
+    x, edge_index, _ = inputs(dtype)
+    config = ModelConfig(mode, 'node', return_type)
+    return distill(model, x, edge_index, kwargs, config, Settings((mode, return_type), hops, ridge, flow))
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+@pytest.mark.parametrize('flow', ['source_to_target', 'target_to_source'])
+@pytest.mark.parametrize('weighted', [False, True])
+@pytest.mark.parametrize(
+    ('mode', 'num_outputs'),
+    [
+        ('multiclass_classification', 3),
+        ('binary_classification', 1),
+        ('binary_classification', 2),
+        ('regression', 1),
+        ('regression', 3),
+    ],
+)
+def test_a_linear_teacher_is_recovered(mode, num_outputs, weighted, flow, dtype):
+    x, edge_index, edge_weight = inputs(dtype)
+    model = teacher(2, num_outputs, flow, dtype)
+    kwargs = {'edge_weight': edge_weight} if weighted else {}
+    distilled = run(model, mode, (2,), flow=flow, dtype=dtype, **kwargs)
+    assert distilled.surrogate.report.agreement == pytest.approx(1.0, abs=1e-6)
+    torch.testing.assert_close(distilled.predictions(torch.arange(NUM_NODES)), distilled.outputs, rtol=0.0, atol=1e-3)
+
+    theta = torch.cat([model.lin.weight.detach().T, model.lin.bias.detach()[None]]).double()
+    if mode == 'binary_classification' and num_outputs == 1:
+        theta = torch.cat([-theta, theta], dim=1) / 2.0
+    elif mode != 'regression':
+        theta -= theta.mean(dim=1, keepdim=True)
+    torch.testing.assert_close(distilled.surrogate.weight.double(), theta[:-1], rtol=0.0, atol=1e-3)
+    torch.testing.assert_close(distilled.surrogate.bias.double(), theta[-1], rtol=0.0, atol=1e-3)
+
+    edges = edge_index if flow == 'source_to_target' else edge_index.flip(0)
+    adjacency = dense_adjacency(edges, edge_weight if weighted else None, NUM_NODES)
+    expected = dense_scores(adjacency, x, theta[:-1], 2)
+    for node in [0, 7, NUM_NODES - 1]:
+        nodes = torch.tensor([node])
+        attribution = Attribution(distilled.decomposition, nodes, distilled.decomposition.evidence[nodes])
+        found = torch.zeros(NUM_NODES, dtype=torch.float64)
+        found[attribution.neighbourhood] = attribution.node_scores().double()
+        torch.testing.assert_close(found, expected[node], rtol=0.0, atol=3e-3 * float(expected[node].abs().max()))
+
+
+@pytest.mark.parametrize('return_type', ['probs', 'log_probs'])
+def test_return_types_distil_alike(return_type):
+    model = teacher(1, 3)
+    activation = torch.nn.Softmax(dim=1) if return_type == 'probs' else torch.nn.LogSoftmax(dim=1)
+    model.register_forward_hook(lambda module, args, output: activation(output))
+    converted = run(model, 'multiclass_classification', (1,), return_type=return_type)
+    raw = run(teacher(1, 3), 'multiclass_classification', (1,))
+    torch.testing.assert_close(converted.surrogate.weight, raw.surrogate.weight)
+
+
+def test_a_shift_of_all_classes_changes_nothing():
+    plain = run(teacher(1, 3), 'multiclass_classification', (1,), ridge=1e-4)
+    model = Function(lambda x, edge_index: teacher(1, 3)(x, edge_index) + 10.0 * x[:, :1])
+    shifted = run(model, 'multiclass_classification', (1,), ridge=1e-4)
+    torch.testing.assert_close(shifted.surrogate.weight, plain.surrogate.weight)
+    torch.testing.assert_close(shifted.surrogate.bias, plain.surrogate.bias)
+
+
+def test_report_says_how_well_classes_are_followed():
+    model = Function(lambda x, edge_index: torch.stack([x[:, 0] * x[:, 1], x[:, 2].abs(), x[:, 3].sin()], dim=1))
+    distilled = run(model, 'multiclass_classification', (2,), ridge=1e-2)
+    report, surrogate = distilled.surrogate.report, distilled.surrogate
+    x, edge_index, _ = inputs()
+    log_probs = surrogate(x, edge_index).log_softmax(dim=1)
+    expected = (distilled.outputs * (distilled.outputs.log() - log_probs)).sum(dim=1).mean()
+    assert report.kl == pytest.approx(float(expected))
+    assert report.agreement == float((log_probs.argmax(dim=1) == model(x, edge_index).argmax(dim=1)).double().mean())
+    assert 0.0 < report.agreement < 1.0
+    assert (report.solver, report.ridge, report.converged) == ('newton', 1e-2, True)
+    assert (report.num_nodes, report.mode, report.held_out) == (NUM_NODES, 'multiclass_classification', None)
+    assert report.seconds > 0.0
+
+
+def test_report_says_how_well_values_are_followed():
+    model = Function(lambda x, edge_index: x[:, :2] + x[:, 2:].abs())
+    distilled = run(model, 'regression', (0,), ridge=1e-2)
+    x, edge_index, _ = inputs()
+    error = distilled.surrogate(x, edge_index) - model(x, edge_index)
+    spread = model(x, edge_index) - model(x, edge_index).mean(dim=0)
+    report = distilled.surrogate.report
+    assert report.kl == pytest.approx(0.5 * float(error.square().sum(dim=1).mean()))
+    assert report.agreement == pytest.approx(1.0 - float(error.square().sum() / spread.square().sum()))
+    assert 0.0 < report.agreement < 1.0
+    assert report.solver == 'closed form'
+    assert distilled.spread == pytest.approx(float((spread.square().sum() / NUM_NODES).sqrt()))
+
+
+def test_a_constant_output_is_followed():
+    model = Function(lambda x, edge_index: torch.full_like(x[:, 0], 1e3))
+    report = run(model, 'regression', (1,)).surrogate.report
+    assert report.agreement == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(('mode', 'num_outputs'), [('multiclass_classification', 3), ('regression', 1)])
+@pytest.mark.parametrize('num_hops', [0, 1, 2])
+def test_held_out_nodes_find_the_number_of_hops(num_hops, mode, num_outputs):
+    if num_hops:
+        model = teacher(num_hops, num_outputs)
+    else:
+        linear = torch.nn.Linear(4, num_outputs).double()
+        model = Function(lambda x, edge_index: linear(x))
+    surrogate = run(model, mode, (0, 1, 2, 3), ridge=1e-6).surrogate
+    assert surrogate.num_hops == num_hops
+    assert list(surrogate.report.held_out) == [0, 1, 2, 3]
+    assert min(surrogate.report.held_out, key=surrogate.report.held_out.get) == num_hops
+
+
+def test_one_node_can_choose_hops():
+    model = teacher(1, 3)
+    config = ModelConfig('multiclass_classification', 'node', 'raw')
+    settings = Settings(('multiclass_classification', 'raw'), (0, 1), 1e-5, 'source_to_target')
+    distilled = distill(model, inputs()[0][:1], inputs()[1][:, :0], {}, config, settings)
+    assert distilled.surrogate.num_hops in (0, 1)
+
+
+def test_distilling_leaves_random_state_alone():
+    model = teacher(1, 3)
+    state = torch.random.get_rng_state()
+    first = run(model, 'multiclass_classification', (0, 1))
+    assert torch.random.get_rng_state().equal(state)
+    assert run(model, 'multiclass_classification', (0, 1)).surrogate.weight.equal(first.surrogate.weight)
+
+
+def test_integer_features_are_distilled_in_single_precision():
+    model = teacher(1, 3, dtype=torch.float32)
+    convert = Function(lambda x, edge_index: model(x.float(), edge_index))
+    x, edge_index, _ = inputs()
+    config = ModelConfig('multiclass_classification', 'node', 'raw')
+    settings = Settings(('multiclass_classification', 'raw'), (1,), 1e-6, 'source_to_target')
+    distilled = distill(convert, (3.0 * x).long(), edge_index, {}, config, settings)
+    assert distilled.surrogate.weight.dtype == torch.float32
+    assert distilled.surrogate.report.agreement == 1.0
+
+
+CLASSES = torch.tensor([0, 1] * 500)
+VALUES = torch.tensor([0.0, 1.0] * 500)
+
+
+def flipped(count):
+    return torch.cat([1 - CLASSES[:count], CLASSES[count:]])
+
+
+@pytest.mark.parametrize(
+    ('old', 'new', 'expected'),
+    [
+        (CLASSES, CLASSES.clone(), True),
+        (CLASSES, flipped(1), True),
+        (CLASSES, flipped(2), False),
+        (CLASSES, flipped(1000), False),
+        (CLASSES, CLASSES[:-1], False),
+        (VALUES, VALUES + 1e-5, True),
+        (VALUES, VALUES + 1e-2, False),
+        (1e-4 * VALUES, 1e-4 * VALUES.flip(0), False),
+        (VALUES, VALUES[:, None], False),
+    ],
+)
+def test_predicts_recognises_the_distilled_model(old, new, expected):
+    distilled = Distilled(None, old.double().view(-1, 1), old)
+    assert distilled.predicts(new) is expected
