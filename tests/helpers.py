@@ -34,6 +34,12 @@ def dense_adjacency(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: i
     return scale[:, None] * matrix * scale
 
 
+def is_overwritten(edge_index: Tensor, edge: int) -> bool:
+    r"""Whether an edge is a self-loop in whose place PyG takes a later duplicate, so that it carries nothing."""
+    source, target = edge_index[:, edge].tolist()
+    return source == target and [source, target] in edge_index[:, edge + 1 :].T.tolist()
+
+
 def dense_scores(adjacency: Tensor, x: Tensor, weight: Tensor, num_hops: int) -> Tensor:
     r"""FastDnX by its definition: score[i, j] = Ã^L_ij X_j Θ · (Z_i − b), dense [N, N]."""
     power = torch.linalg.matrix_power(adjacency, num_hops)

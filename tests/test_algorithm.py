@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import dense_adjacency, dense_scores, example_graphs
+from helpers import dense_adjacency, dense_scores, example_graphs, is_overwritten
 from models import Bare, Ring, Teacher, connected, explainer, graph
 from torch_geometric.explain.config import ExplainerConfig, ModelConfig
 from torch_geometric.nn import SGConv
@@ -34,6 +34,11 @@ class Case:
         self.hidden = self.x.double() @ self.surrogate.weight.double()
         outputs = query(self.model, self.x, self.edge_index, self.kwargs)
         self.outputs = to_targets(outputs, connected(FastDnX(), task).model_config)
+
+    def carries(self):
+        r"""The edges over which a message can reach the explained node."""
+        overwritten = torch.tensor([is_overwritten(self.edge_index, e) for e in range(self.edge_index.size(1))])
+        return (self.adjacency[NODE] > 0)[self.edge_index[1]] & ~overwritten
 
     def explain(self, algorithm, index=NODE, explanation_type='model', target=None, **masks):
         explain = explainer(self.model, algorithm, self.task, explanation_type, **masks)
@@ -149,7 +154,7 @@ def test_mask_options(kind, mask):
     case = Case()
     found = case.explain(kind(mask=mask, score='target'), edge='object')
     inside = case.power[NODE] > 0
-    carries = (case.adjacency[NODE] > 0)[case.edge_index[1]]
+    carries = case.carries()
     for score, part, got in [
         (found.node_score, inside, found.node_mask[:, 0]),
         (found.edge_score, carries, found.edge_mask),
@@ -171,7 +176,7 @@ def test_edge_score_options(kind):
     case.kwargs = {}
     found = {name: case.explain(kind(edge_score=name), edge='object') for name in ('endpoints', 'geometric', 'flow')}
     source, target = case.edge_index
-    carries = (case.adjacency[NODE] > 0)[target]
+    carries = case.carries()
     score = found['flow'].node_score
     ends = torch.where(carries, score[source] + score[target], 0.0)
     torch.testing.assert_close(found['endpoints'].edge_score, ends)

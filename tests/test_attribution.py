@@ -2,7 +2,7 @@ from itertools import product
 
 import pytest
 import torch
-from helpers import dense_adjacency, dense_scores, graphs, random_decomposition, relabelled
+from helpers import dense_adjacency, dense_scores, graphs, is_overwritten, random_decomposition, relabelled
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,7 +110,7 @@ def test_joint_scores_are_sums_of_single_ones(graph, num_hops, data):
     scores, inside = joint.edge_scores(graph.edge_index, 'flow', node_scores(joint))
     parts = [single.edge_scores(graph.edge_index, 'flow', node_scores(single)) for single in singles]
     torch.testing.assert_close(scores, sum(part[0] for part in parts), **CLOSE)
-    assert inside.equal(torch.stack([part[1] for part in parts]).any(dim=0))
+    assert set(inside.tolist()) == set().union(*(part[1].tolist() for part in parts))
 
 
 @pytest.mark.parametrize('num_hops', [0, 1, 2])
@@ -119,9 +119,9 @@ def test_one_node_twice_is_one_node_with_twice_the_direction(graph, num_hops):
     single = attribute(graph, num_hops, [0], 2.0 * direction)
     double = attribute(graph, num_hops, [0, 0], direction.repeat(2, 1))
     torch.testing.assert_close(double.signal, single.signal)
-    for (nodes, signal), (other_nodes, other_signal) in zip(single.steps, double.steps, strict=True):
-        assert nodes.equal(other_nodes)
-        torch.testing.assert_close(signal, other_signal)
+    for step, other in zip(single.steps, double.steps, strict=True):
+        assert step.nodes.equal(other.nodes)
+        torch.testing.assert_close(step.signal, other.signal)
 
 
 @given(graph=graphs(), num_hops=HOPS, random=st.randoms(use_true_random=False))
@@ -150,7 +150,7 @@ def test_flow_equals_the_sum_over_walks(graph, num_hops, nodes):
     torch.testing.assert_close(found, expected, **CLOSE)
     scores, inside = attribution.edge_scores(graph.edge_index, 'flow', node_scores(attribution))
     torch.testing.assert_close(scores, share_out(graph, expected), **CLOSE)
-    assert not bool(scores[~inside].any())
+    assert set(scores.nonzero().view(-1).tolist()) <= set(inside.tolist())
 
 
 @pytest.mark.parametrize('num_hops', [1, 2, 3])
@@ -163,8 +163,9 @@ def test_edge_scores_from_their_ends(graph, num_hops, kind):
     for e, (source, target) in enumerate(graph.edge_index.T.tolist()):
         first, second = float(scores[source]), float(scores[target])
         expected = first + second if kind == 'endpoints' else (max(first, 0.0) * max(second, 0.0)) ** 0.5
-        assert bool(inside[e]) == bool(reached[target])
-        assert float(found[e]) == pytest.approx(expected if reached[target] else 0.0, abs=1e-12)
+        carries = bool(reached[target]) and not is_overwritten(graph.edge_index, e)
+        assert (e in inside.tolist()) == carries
+        assert float(found[e]) == pytest.approx(expected if carries else 0.0, abs=1e-12)
 
 
 @pytest.mark.parametrize('kind', ['endpoints', 'geometric', 'flow'])
@@ -176,7 +177,7 @@ def test_edges_count_in_the_direction_of_messages(graph, kind):
     expected = forward.edge_scores(graph.edge_index, kind, node_scores(forward))
     found = backward.edge_scores(flipped.edge_index, kind, node_scores(backward))
     torch.testing.assert_close(found[0], expected[0])
-    assert found[1].equal(expected[1])
+    assert found[1].sort().values.equal(expected[1].sort().values)
 
 
 @pytest.mark.parametrize('kind', ['endpoints', 'geometric', 'flow'])
@@ -187,5 +188,5 @@ def test_without_hops_a_node_explains_itself(graph, kind):
     torch.testing.assert_close(attribution.node_scores()[0], expected)
     scores, inside = attribution.edge_scores(graph.edge_index, kind, node_scores(attribution))
     assert scores.tolist() == [0.0] * graph.edge_index.size(1)
-    assert not bool(inside.any())
+    assert inside.numel() == 0
     assert attribution.flow()[1].numel() == 0

@@ -143,7 +143,7 @@ def test_pull_back_equals_dense_powers(share, graph, num_hops, data):
     is_reached = torch.zeros(num_nodes, dtype=torch.bool)
     is_reached[nodes] = True
     assert len(steps) == num_hops + 1
-    for reached, value in steps:
+    for reached, value, *_ in steps:
         assert reached.tolist() == is_reached.nonzero().view(-1).tolist()
         torch.testing.assert_close(value, expected[reached], rtol=1e-6, atol=1e-9)
         expected = dense(graph).T @ expected
@@ -155,7 +155,7 @@ def test_neighbourhoods_are_structural(share):
     operator = normalized_adjacency(torch.tensor([[0, 1], [1, 2]]), torch.zeros(2), 3, torch.float64)
     with mock.patch.object(propagation, 'FULL_PRODUCT_SHARE', share):
         steps = pull_back(operator, torch.tensor([2]), torch.ones(1, 1, dtype=torch.float64), 2)
-    assert [nodes.tolist() for nodes, _ in steps] == [[2], [1, 2], [0, 1, 2]]
+    assert [step.nodes.tolist() for step in steps] == [[2], [1, 2], [0, 1, 2]]
     assert steps[2][1].view(-1).tolist() == [0.0, 0.0, 1.0]
 
 

@@ -24,7 +24,7 @@ from pyg_dnx.batch import NodeExplanations, score_nodes, to_csr
 from pyg_dnx.cache import SurrogateCache, shared_cache
 from pyg_dnx.directions import Directions, mixture, projection, toward_target
 from pyg_dnx.distillation import DEFAULT_RIDGE, Distilled, Settings, distill
-from pyg_dnx.explanation import View, to_explanation, trust, warn_about_randomness, warn_if_doubtful
+from pyg_dnx.explanation import View, to_explanation, warn_about_randomness, warn_if_doubtful
 from pyg_dnx.masks import SCALINGS
 from pyg_dnx.propagation import is_edge_list
 from pyg_dnx.simplex import solve, solve_adam
@@ -150,7 +150,7 @@ class DistillAndExplain(ExplainerAlgorithm):
             explanation.update({**given, **kwargs, 'target': distilled.target if target is None else target})
             return explanation
 
-        return NodeExplanations(nodes, scores, None if top_k is None else found, trust(distilled, nodes), explain)
+        return NodeExplanations(nodes, scores, None if top_k is None else found, distilled.trust(nodes), explain)
 
     def distill(self, model: torch.nn.Module, x: Tensor, edge_index: Any, **kwargs: Any) -> Surrogate:
         r"""Returns the surrogate that explanations of these inputs use, and distils it if it is not cached."""

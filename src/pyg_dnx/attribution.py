@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyg_dnx.propagation import Operator, pull_back
+from pyg_dnx.propagation import pull_back
 from pyg_dnx.surrogate import Decomposition
 
 
@@ -32,12 +32,12 @@ class Attribution:
         directions = directions.to(decomposition.hidden.dtype)
         if nodes.numel() == 1:  # one row of Ã^L serves all outputs
             steps = pull_back(decomposition.operator, nodes, torch.ones_like(directions[:, :1]), num_hops)
-            self.steps = [(reached, row * directions) for reached, row in steps]
+            self.steps = [step._replace(signal=step.signal * directions) for step in steps]
         else:
             nodes, merged = torch.unique(nodes, return_inverse=True)
             signal = directions.new_zeros(nodes.numel(), directions.size(1)).index_add_(0, merged, directions)
             self.steps = pull_back(decomposition.operator, nodes, signal, num_hops)
-        self.neighbourhood, self.signal = self.steps[-1]  # [n], ascending, and [n, C]
+        self.neighbourhood, self.signal = self.steps[-1].nodes, self.steps[-1].signal  # [n], ascending, and [n, C]
 
     def node_scores(self) -> Tensor:
         r"""The score of each node in the neighbourhood, [n]."""
@@ -57,36 +57,28 @@ class Attribution:
         r"""Scores edges, given the scores [N] of all nodes.
 
         Returns:
-            The scores [E], and which edges carry a message to an explained node, [E].
+            The scores [E], and the ids of the edges that carry a message to an explained node; all others score 0.
         """
-        flow = self.decomposition.surrogate.flow
-        source, target = edge_index if flow == 'source_to_target' else edge_index.flip(0)
-        inside = torch.zeros_like(source, dtype=torch.bool)
-        if len(self.steps) > 1:
-            receives = torch.zeros_like(node_score, dtype=torch.bool)
-            receives[self.steps[-2][0]] = True
-            inside = receives[target]
+        edge_id = self.decomposition.operator.edge_id[self.steps[-2:][0].entry]
+        inside = edge_id[edge_id >= 0]
+        scores = node_score.new_zeros(edge_index.size(1) + 1)
         if kind == 'flow':
-            entry, flows = self.flow()
-            edge_id = self.decomposition.operator.edge_id[entry]
-            scores = node_score.new_zeros(source.numel())
-            scores[edge_id[edge_id >= 0]] = flows[edge_id >= 0]
-            return scores, inside
-        if kind == 'geometric':
-            node_score = node_score.clamp(min=0.0).sqrt()
-            return torch.where(inside, node_score[source] * node_score[target], 0.0), inside
-        return torch.where(inside, node_score[source] + node_score[target], 0.0), inside
+            scores[edge_id] = self.flow()[1]  # an added self-loop's, whose id is -1, goes to the last place
+        else:
+            source, target = node_score[edge_index[:, inside]]
+            positive = (source.clamp(min=0.0) * target.clamp(min=0.0)).sqrt()
+            scores[inside] = positive if kind == 'geometric' else source + target
+        return scores[:-1], inside
 
     def flow(self) -> tuple[Tensor, Tensor]:
         r"""What each entry of Ã carries, self-loops included: the entries that carry anything [m], and how much [m]."""
-        operator: Operator = self.decomposition.operator
-        if len(self.steps) == 1:
-            return operator.edge_id[:0], operator.value[:0]
-        receivers = self.steps[-2][0]
-        entry, owner = operator.entries(receivers)
-        total = torch.zeros_like(operator.value[entry])
-        for (nodes, signal), hidden in zip(self.steps[-2::-1], self.decomposition.propagated, strict=False):
-            arriving = signal.new_zeros(receivers.numel(), signal.size(1))
-            arriving[torch.searchsorted(receivers, nodes)] = signal
-            total += (hidden[operator.col[entry]] * arriving[owner]).sum(dim=1)
-        return entry, operator.value[entry] * total
+        operator = self.decomposition.operator
+        receivers, _, entry, owner = self.steps[-2:][
+            0
+        ]  # all that a message can arrive at and still reach an explained node
+        # Step l of L leaves its source with Ã^l h, and meets what was pulled back over the L - 1 - l steps to come.
+        leaving = self.decomposition.propagated[:-1, operator.col[entry]]  # [L, m, C]
+        arriving = self.signal.new_zeros(len(self.steps) - 1, receivers.numel(), self.signal.size(1))
+        for hop, step in enumerate(self.steps[:-1]):
+            arriving[-1 - hop, torch.searchsorted(receivers, step.nodes)] = step.signal
+        return entry, operator.value[entry] * (leaving * arriving[:, owner]).sum(dim=(0, 2))

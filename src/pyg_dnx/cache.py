@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device})
 
 
 class SurrogateCache:
@@ -96,7 +96,7 @@ class _Entry:
         self.model = weakref.ref(model, self.clear)
         state = _state(model)
         # What an evaluation of the model changes by itself, a counter of calls say, is not what its outputs depend on.
-        self.ignored = {name for name in state if isinstance(state[name], _PLAIN) and before.get(name) != state[name]}
+        self.ignored = {name for name in state if type(state[name]) in _PLAIN and before.get(name) != state[name]}
         self.state: dict[str, Any] | None = {name: _copy(state[name]) for name in state.keys() - self.ignored}
         self.inputs = _record(inputs, self.clear)
         self.settings = settings
@@ -120,8 +120,8 @@ def _state(model: torch.nn.Module) -> dict[str, Any]:
     state: dict[str, Any] = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
         state[prefix] = type(module)
-        for name, value in {**module._parameters, **module._buffers, **vars(module)}.items():
-            if isinstance(value, (Tensor, *_PLAIN)) and name != 'training':
+        for name, value in {**vars(module), **module._parameters, **module._buffers}.items():
+            if (type(value) in _PLAIN or isinstance(value, Tensor)) and name != 'training':
                 state[f'{prefix}.{name}'] = value
     return state
 
@@ -132,7 +132,7 @@ def _copy(item: Any) -> Any:
 
 def _is_equal(old: Any, new: Any) -> bool:
     if not isinstance(old, Tensor) or not isinstance(new, Tensor):
-        return type(old) is type(new) and bool(old == new)
+        return old is new or (type(old) is type(new) and bool(old == new))
     if old.dtype != new.dtype or old.device != new.device or old.layout != new.layout or old.shape != new.shape:
         return False
     return old.equal(new.detach()) if old.layout == torch.strided else old.to_dense().equal(new.detach().to_dense())
@@ -167,7 +167,7 @@ def _record(value: Any, on_death: Callable[[Any], None]) -> Any:
     r"""Returns what is needed to tell later, with :func:`_is_same`, whether an input is unchanged."""
     if isinstance(value, Tensor):
         return _Tensor(value, on_death)
-    if isinstance(value, _PLAIN):
+    if type(value) in _PLAIN:
         return value
     if isinstance(value, np.ndarray):
         return value.copy()

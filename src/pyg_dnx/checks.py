@@ -147,12 +147,13 @@ def index(value: Any, x: Tensor) -> Tensor:
     nodes = value.to(x.device).long().reshape(-1)
     if nodes.numel() == 0:
         raise ValueError("'index' must name at least one node (got none): pass None to explain all nodes")
-    if int(nodes.min()) < -num_nodes or int(nodes.max()) >= num_nodes:
+    low, high = map(int, nodes.aminmax())
+    if low < -num_nodes or high >= num_nodes:
         raise IndexError(
             f"'index' must hold node ids from {-num_nodes} to {num_nodes - 1}, as 'x' has {num_nodes} nodes (got ids "
-            f'from {int(nodes.min())} to {int(nodes.max())})'
+            f'from {low} to {high})'
         )
-    return nodes % num_nodes
+    return nodes if low >= 0 else nodes % num_nodes
 
 
 def target(value: Any, nodes: Tensor, outputs: Tensor, config: ModelConfig) -> Tensor:

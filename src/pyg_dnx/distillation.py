@@ -64,10 +64,32 @@ class Distilled:
             return torch.allclose(target, self.target, rtol=1e-3, atol=1e-3 * self.spread + 1e-6)
         return float((target != self.target).double().mean()) <= 1e-3
 
-    def predictions(self, nodes: Tensor) -> Tensor:
-        r"""The surrogate's class probabilities or regression outputs [B, C] at ``nodes``."""
-        logits = self.decomposition.evidence[nodes] + self.surrogate.bias
-        return logits.double() if self.surrogate.report.mode == 'regression' else logits.double().softmax(dim=1)
+    def trust(self, nodes: Tensor) -> dict[str, Tensor]:
+        r"""What is known about the surrogate at each of ``nodes`` [B].
+
+        - ``surrogate_agreement``: whether it predicts the model's class; for regression, whether it is closer to the
+          model's output than these are spread over the graph (one standard deviation).
+        - ``distillation_error``: the Euclidean distance of its class probabilities, or outputs, from the model's.
+        - ``bias_decides``: whether its class comes from the bias: the evidence of nodes, which is all that scores
+          share out, points to another class.
+        """
+        return {name: values[nodes] for name, values in self._trust.items()}
+
+    @cached_property
+    def _trust(self) -> dict[str, Tensor]:
+        evidence, logits = self.decomposition.evidence, self.decomposition.logits.double()
+        if self.surrogate.report.mode == 'regression':
+            error = (logits - self.outputs).norm(dim=1)
+            agreement, by_bias = error <= self.spread + 1e-6, torch.zeros_like(error, dtype=torch.bool)
+        else:
+            error = (logits.softmax(dim=1) - self.outputs).norm(dim=1)
+            agreement = logits.argmax(dim=1) == self.outputs.argmax(dim=1)
+            by_bias = logits.argmax(dim=1) != evidence.argmax(dim=1)
+        return {
+            'surrogate_agreement': agreement,
+            'distillation_error': error.to(evidence.dtype),
+            'bias_decides': by_bias,
+        }
 
 
 def distill(

@@ -50,7 +50,7 @@ def to_explanation(
     if directions.node_weight is not None:
         explanation.node_weight = directions.node_weight.to(scores.dtype)
         explanation.duality_gap = directions.duality_gap
-    explanation.update(trust(distilled, nodes))
+    explanation.update(distilled.trust(nodes))
 
     if view.node_mask_type == MaskType.object:
         explanation.node_mask = to_mask(node_score, inside, view.mask, dtype)[:, None]
@@ -67,30 +67,6 @@ def to_explanation(
         explanation.edge_score, inside = attribution.edge_scores(edge_index, view.edge_score, node_score)
         explanation.edge_mask = to_mask(explanation.edge_score, inside, view.mask, dtype)
     return explanation
-
-
-def trust(distilled: Distilled, nodes: Tensor) -> dict[str, Tensor]:
-    r"""What is known about the surrogate at each of ``nodes`` [B].
-
-    - ``surrogate_agreement``: whether it predicts the model's class; for regression, whether it is closer to the
-      model's output than these are spread over the graph (one standard deviation).
-    - ``distillation_error``: the Euclidean distance of its class probabilities, or outputs, from the model's.
-    - ``bias_decides``: whether its class comes from the bias: the evidence of nodes, which is all that scores share
-      out, points to another class.
-    """
-    outputs, predictions = distilled.outputs[nodes], distilled.predictions(nodes)
-    evidence = distilled.decomposition.evidence[nodes]
-    error = (predictions - outputs).norm(dim=1)
-    if distilled.surrogate.report.mode == 'regression':
-        agreement, by_bias = error <= distilled.spread + 1e-6, torch.zeros_like(error, dtype=torch.bool)
-    else:
-        agreement = predictions.argmax(dim=1) == outputs.argmax(dim=1)
-        by_bias = evidence.argmax(dim=1) != predictions.argmax(dim=1)
-    return {
-        'surrogate_agreement': agreement,
-        'distillation_error': error.to(evidence.dtype),
-        'bias_decides': by_bias,
-    }
 
 
 def warn_about_randomness() -> None:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 def rank(scores: Tensor) -> Tensor:
     r"""The share of scores that are not larger, ties averaged: in (0, 1]."""
-    _, group, count = torch.unique(scores, return_inverse=True, return_counts=True)
-    position = count.cumsum(0) - 0.5 * (count - 1)
-    return (position / scores.numel())[group]
+    ordered = scores.sort().values
+    first, last = torch.searchsorted(ordered, scores), torch.searchsorted(ordered, scores, right=True)
+    return (first + last + 1) / (2 * scores.numel())
 
 
 def positive(scores: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -33,8 +33,8 @@ MAX_PADDED_SIZE = 2**22  # numbers in a padded block
 class Operator:
     r"""The matrix :math:`\tilde{A}` in CSR form."""
 
-    rowptr: Tensor  # [N + 1]
-    col: Tensor  # [nnz], the sources of the messages
+    rowptr: Tensor  # [N + 1], int64
+    col: Tensor  # [nnz], the sources of the messages, int32 where that is enough: products with it are faster
     value: Tensor  # [nnz]
     edge_id: Tensor  # [nnz], the edge's place in `edge_index`, -1 for an added self-loop
 
@@ -47,17 +47,21 @@ class Operator:
         target = torch.arange(self.num_nodes, device=self.col.device).repeat_interleave(self.rowptr.diff())
         return _to_csr(self.col.long(), target, self.value, self.edge_id, self.num_nodes)
 
+    @cached_property
+    def _offsets(self) -> Tensor:
+        return self.rowptr[:-1].to(self.col.dtype)
+
     def __matmul__(self, x: Tensor) -> Tensor:
         r"""Returns :math:`\tilde{A} x` for a dense ``x`` of shape [N, D]."""
-        return F.embedding_bag(self.col, x, self.rowptr[:-1], mode='sum', per_sample_weights=self.value)
+        return F.embedding_bag(self.col, x, self._offsets, mode='sum', per_sample_weights=self.value)
 
     def entries(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         r"""Returns where the rows of ``nodes`` [B] are stored, and the position in ``nodes`` of each entry."""
-        start = self.rowptr[nodes].long()
-        count = self.rowptr[nodes + 1] - start
-        owner = torch.arange(nodes.numel(), device=nodes.device).repeat_interleave(count)
-        shift = start - count.cumsum(0) + count
-        return torch.arange(owner.numel(), device=nodes.device) + shift[owner], owner
+        start, stop = self.rowptr[nodes], self.rowptr[nodes + 1]
+        last = (stop - start).cumsum(0)
+        position = torch.arange(int(last[-1]) if nodes.numel() else 0, device=nodes.device)
+        owner = torch.searchsorted(last, position, right=True)
+        return position + (stop - last)[owner], owner
 
 
 def normalized_adjacency(
@@ -112,7 +116,16 @@ def is_edge_list(edge_index: Any) -> bool:
     return isinstance(edge_index, Tensor) and not is_torch_sparse_tensor(edge_index)
 
 
-def pull_back(operator: Operator, nodes: Tensor, signal: Tensor, num_hops: int) -> list[tuple[Tensor, Tensor]]:
+class Step(NamedTuple):
+    r"""Where a signal is after some steps, and where it goes from there."""
+
+    nodes: Tensor  # [n], ascending
+    signal: Tensor  # [n, D]
+    entry: Tensor  # [m], the entries of the operator that the next step takes; none after the last
+    owner: Tensor  # [m], the position in `nodes` from which it takes each
+
+
+def pull_back(operator: Operator, nodes: Tensor, signal: Tensor, num_hops: int) -> list[Step]:
     r"""Sends a signal at some nodes back along the edges: :math:`(\tilde{A}^{\top})^k D` for k = 0 … ``num_hops``.
 
     With one node and the signal 1, entry k is that node's row of :math:`\tilde{A}^k`.
@@ -124,11 +137,12 @@ def pull_back(operator: Operator, nodes: Tensor, signal: Tensor, num_hops: int) 
         num_hops: The number of hops.
 
     Returns:
-        For each k, the nodes that a walk of k steps from ``nodes`` reaches, ascending, and their signal.
+        For each k, the nodes that a walk of k steps from ``nodes`` reaches, and their signal.
     """
-    steps = [(nodes, signal)]
+    steps = []
     for _ in range(num_hops):
         entry, owner = operator.entries(nodes)
+        steps.append(Step(nodes, signal, entry, owner))
         if entry.numel() > FULL_PRODUCT_SHARE * operator.col.numel():
             dense = signal.new_zeros(operator.num_nodes, signal.size(1))
             dense[nodes] = signal
@@ -140,8 +154,7 @@ def pull_back(operator: Operator, nodes: Tensor, signal: Tensor, num_hops: int) 
             messages = operator.value[entry, None] * signal[owner]
             nodes, merged = torch.unique(operator.col[entry].long(), return_inverse=True)
             signal = signal.new_zeros(nodes.numel(), signal.size(1)).index_add_(0, merged, messages)
-        steps.append((nodes, signal))
-    return steps
+    return [*steps, Step(nodes, signal, nodes[:0], nodes[:0])]
 
 
 def rows(operator: Operator, nodes: Tensor, num_hops: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -203,7 +216,7 @@ def _to_csr(row: Tensor, col: Tensor, value: Tensor, edge_id: Tensor, num_nodes:
     row, order = torch.sort(row, stable=True)
     rowptr = F.pad(torch.bincount(row, minlength=num_nodes).cumsum(0), (1, 0))
     index = torch.int32 if max(row.numel(), num_nodes) < 2**31 else torch.int64
-    return Operator(rowptr.to(index), col[order].to(index), value[order], edge_id[order])
+    return Operator(rowptr, col[order].to(index), value[order], edge_id[order])
 
 
 def _plain(edge_index: Tensor) -> Tensor:

@@ -134,12 +134,12 @@ class Decomposition:
         self.hidden = x.detach().to(surrogate.weight.dtype) @ surrogate.weight  # [N, C]
 
     @cached_property
-    def propagated(self) -> list[Tensor]:
-        r""":math:`\tilde{A}^l X \Theta` [N, C] for l = 0 … L."""
+    def propagated(self) -> Tensor:
+        r""":math:`\tilde{A}^l X \Theta` for l = 0 … L, [L + 1, N, C]."""
         steps = [self.hidden]
         for _ in range(self.surrogate.num_hops):
             steps.append(self.operator @ steps[-1])
-        return steps
+        return torch.stack(steps)
 
     @property
     def evidence(self) -> Tensor:
