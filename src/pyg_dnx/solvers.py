@@ -66,6 +66,7 @@ def _newton(features: Tensor, probs: Tensor, ridge: float, basis: Tensor, max_it
     num_nodes, num_features = features.shape
     size = basis.size(1)
     inputs = torch.cat([features, features.new_ones(num_nodes, 1)], dim=1)
+    transposed = inputs.T.contiguous()
     penalty = torch.full_like(inputs[0], ridge)
     penalty[-1] = 0.0
     first, second = torch.triu_indices(size, size, device=inputs.device)
@@ -79,11 +80,12 @@ def _newton(features: Tensor, probs: Tensor, ridge: float, basis: Tensor, max_it
     loss, log_probs = objective(theta)
     for _ in range(max_iter):
         predicted = log_probs.exp()
-        gradient = inputs.T @ ((predicted - probs) @ basis) / num_nodes + penalty[:, None] * theta
+        gradient = transposed @ ((predicted - probs) @ basis) / num_nodes + penalty[:, None] * theta
         # Curvature of node i in the basis: Q^T (diag p_i - p_i p_i^T) Q, one block for each pair of columns.
         mean = predicted @ basis
         curvature = predicted @ (basis[:, first] * basis[:, second]) - mean[:, first] * mean[:, second]
-        blocks = (inputs.T * (curvature.T[:, None] / num_nodes)) @ inputs
+        weighted = (inputs[:, None] * (curvature[:, :, None] / num_nodes)).view(num_nodes, -1)
+        blocks = (transposed @ weighted).view(num_features + 1, -1, num_features + 1).transpose(0, 1)
         hessian = inputs.new_empty(size, size, num_features + 1, num_features + 1)
         hessian[first, second] = blocks
         hessian[second, first] = blocks
@@ -91,8 +93,8 @@ def _newton(features: Tensor, probs: Tensor, ridge: float, basis: Tensor, max_it
         hessian = _add_to_diagonal(hessian, (penalty + 1e-12).repeat(size))
         step = _solve(hessian, gradient.T.reshape(-1, 1)).view(size, -1).T
         decrement = float((gradient * step).sum())
-        if decrement < 2e-13:
-            return _finish(theta, basis, 'newton', True)
+        if decrement < 1e-9:  # each step now squares the error, so that this one is the last
+            return _finish(theta - step, basis, 'newton', True)
         scale = 1.0
         while scale > 1e-8:
             candidate = theta - scale * step
@@ -166,13 +168,12 @@ def _add_to_diagonal(matrix: Tensor, value: Tensor | float) -> Tensor:
 
 def _cholesky(matrix: Tensor) -> Tensor:
     r"""Factors a positive semi-definite matrix, with as little added to its diagonal as it takes."""
-    jitter = torch.finfo(matrix.dtype).eps * float(matrix.diagonal().mean().clamp(min=1e-30))
-    while True:
-        factor, info = torch.linalg.cholesky_ex(matrix)
-        if not bool(info.any()):
-            return factor
-        matrix = _add_to_diagonal(matrix.clone(), jitter)
-        jitter *= 10.0
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    jitter = torch.finfo(matrix.dtype).eps * matrix.diagonal().mean().clamp(min=1e-30)
+    while bool(info.any()):
+        factor, info = torch.linalg.cholesky_ex(_add_to_diagonal(matrix.clone(), jitter))
+        jitter = 10.0 * jitter
+    return factor
 
 
 def _solve(matrix: Tensor, right: Tensor) -> Tensor:
