@@ -110,8 +110,8 @@ INDEXES = [
 TARGETS = [
     ('multiclass raw', torch.full((8,), 3), "'target' must hold classes from 0 to 2"),
     ('multiclass raw', torch.full((8,), -1), 'got classes from -1 to -1'),
-    ('multiclass raw', torch.full((8,), 0.5), "'target' must hold one class a node (got 1 columns of torch.float32)"),
-    ('multiclass raw', torch.zeros(8, 3, dtype=torch.long), 'got 3 columns'),
+    ('multiclass raw', torch.full((8,), 0.5), "'target' must hold one class a node, a whole number (got [0.5, "),
+    ('multiclass raw', torch.zeros(8, 3, dtype=torch.long), 'in 3 columns'),
     ('multiclass raw', torch.zeros(7, dtype=torch.long), "'target' must be a tensor with an entry for each of the 8"),
     ('multiclass raw', torch.tensor(1), 'got []'),
     ('multiclass raw', [0] * 8, 'got list'),
@@ -233,7 +233,7 @@ def test_a_target_outside_the_explained_nodes_may_be_unknown(kind):
 
 
 def test_contrast(kind, model):
-    refused(lambda: connected(kind(contrast=3)).explain_nodes(model, X, EDGES), "model's classes 0 to 2 (got 3)")
+    refused(lambda: connected(kind(contrast=3)).explain_nodes(model, X, EDGES), "model's classes, 0 to 2 (got 3)")
     label = int(model.eval()(X, EDGES)[1].argmax())
     model.train()
     text = f"'contrast' must differ from the target class (got {label} for both)"

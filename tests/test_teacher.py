@@ -9,12 +9,16 @@ from torch.nn import BatchNorm1d, Dropout, Linear, ModuleList, Sequential
 from torch_geometric.explain.config import ModelConfig
 from torch_geometric.nn import (
     APPNP,
+    PMLP,
+    AntiSymmetricConv,
     ARMAConv,
     ChebConv,
+    DirGNNConv,
     GATConv,
     GatedGraphConv,
     GCNConv,
     GINConv,
+    LabelPropagation,
     MixHopConv,
     SAGEConv,
     SGConv,
@@ -128,6 +132,10 @@ LAYERS = {
     'MixHopConv': (MixHopConv(3, 4, powers=[0, 1, 3]), 3),
     'ARMAConv': (ARMAConv(3, 4, num_stacks=2, num_layers=3), 3),
     'GatedGraphConv': (GatedGraphConv(4, num_layers=4), 4),
+    'AntiSymmetricConv': (AntiSymmetricConv(4, SGConv(4, 4, K=2), num_iters=3), 6),
+    'DirGNNConv': (DirGNNConv(SGConv(3, 4, K=3)), 3),
+    'LabelPropagation': (LabelPropagation(num_layers=3, alpha=0.5), 3),
+    'PMLP': (PMLP(3, 4, 4, num_layers=2), 2),
     'list': (ModuleList([GCNConv(3, 4), SGConv(4, 4, K=2)]), 3),
     'nested': (Sequential(Linear(3, 4), ModuleList([Sequential(SAGEConv(4, 4)), TAGConv(4, 4, K=3)])), 4),
     'PyG sequential': (GraphSequential('x, e', [(GCNConv(3, 4), 'x, e -> x'), (APPNP(2, 0.1), 'x, e -> x')]), 3),
@@ -142,7 +150,9 @@ def test_receptive_field(name):
     assert receptive_field(model) == expected
 
 
-@pytest.mark.parametrize('name', ['GCN', 'SGConv', 'SSGConv', 'APPNP', 'TAGConv', 'ChebConv', 'MixHopConv', 'ARMAConv'])
+@pytest.mark.parametrize(
+    'name', ['GCN', 'SGConv', 'SSGConv', 'APPNP', 'TAGConv', 'ChebConv', 'MixHopConv', 'ARMAConv', 'DirGNNConv', 'PMLP']
+)
 def test_receptive_field_is_how_far_the_layer_looks(name):
     layer, expected = LAYERS[name]
     nodes = torch.arange(8)

@@ -24,7 +24,7 @@ from pyg_dnx.batch import NodeExplanations, score_nodes, to_csr
 from pyg_dnx.cache import SurrogateCache, shared_cache
 from pyg_dnx.directions import Directions, mixture, projection, toward_target
 from pyg_dnx.distillation import DEFAULT_RIDGE, Distilled, Settings, distill
-from pyg_dnx.explanation import View, to_explanation, warn_about_randomness, warn_if_doubtful
+from pyg_dnx.explanation import View, to_explanation, warn_about_randomness, warn_if_doubtful, warn_if_not_converged
 from pyg_dnx.masks import SCALINGS
 from pyg_dnx.propagation import is_edge_list
 from pyg_dnx.simplex import solve, solve_adam
@@ -99,7 +99,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         with torch.no_grad():
             directions = self._directions(distilled, nodes, self._toward(distilled, nodes, target))
             explanation = to_explanation(distilled, nodes, directions, x, edge_index, self._view())
-        warn_if_doubtful(explanation, distilled, nodes)
+        warn_if_doubtful(distilled, nodes)
         return explanation
 
     def explain_nodes(
@@ -136,13 +136,14 @@ class DistillAndExplain(ExplainerAlgorithm):
         with torch.no_grad():
             toward = self._toward(distilled, nodes, target)
             found = score_nodes(distilled, nodes, toward, self._directions, top_k, progress)
+        warn_if_doubtful(distilled, nodes)
+        view = self._view() if is_edge_list(edge_index) else self._view(edge_mask_type=None)
         scores = to_csr(x.size(0), *found) if top_k is None else None
 
         def explain(b: int) -> Explanation:
             own = nodes[b : b + 1]
             with torch.no_grad():
                 directions = self._directions(distilled, own, None if toward is None else toward[b : b + 1])
-                view = self._view() if is_edge_list(edge_index) else self._view(edge_mask_type=None)
                 explanation = to_explanation(distilled, own, directions, x, edge_index, view)
             explanation._model_config = self.model_config
             explanation._model_args = list(kwargs)
@@ -202,6 +203,7 @@ class DistillAndExplain(ExplainerAlgorithm):
             checks.content(x, edge_index, kwargs.get('edge_weight'))
             with torch.no_grad():
                 distilled = distill(model, x, edge_index, kwargs, config, settings)
+            warn_if_not_converged(distilled)
             if not is_current(distilled):
                 warn_about_randomness()
             return distilled
@@ -243,7 +245,7 @@ class FastDnXAlgorithm(DistillAndExplain):
         num_hops (int or str, optional): How many hops the surrogate looks. ``None`` is the receptive field of the
             model's PyG layers. ``'auto'`` decides on held-out nodes between 0 and that; so does ``None``, between 0
             and 3, for a model without such layers. (default: ``None``)
-        ridge (float, optional): The weight of the penalty on :math:`\Theta`; ``None`` is 1e-6. (default: ``None``)
+        ridge (float, optional): The weight of the penalty on :math:`\Theta`; ``None`` is 1.5e-6. (default: ``None``)
         score (str): ``'projection'`` scores nodes by their part in the surrogate's logits, as in the paper,
             ``'target'`` by their evidence for the model's class (for regression, toward its output). Explanations of
             type ``'phenomenon'`` always go by the given target. (default: ``'projection'``)
@@ -271,30 +273,40 @@ class DnXAlgorithm(DistillAndExplain):
     program with a small entropy term (:mod:`pyg_dnx.simplex`). The explanation also has ``node_weight``, these
     weights, and ``duality_gap``, which certifies the optimum.
 
+    With a target, contributions are projected on its direction first, where all directions give one order: scores are
+    those of :class:`FastDnXAlgorithm` then.
+
     Args:
-        epsilon (float): The weight of the entropy, as a share of :math:`\|Z_i - b\|^2`. (default: ``0.01``)
+        num_hops, ridge, score, contrast, edge_score, mask, cache: See :class:`FastDnXAlgorithm`.
+        epsilon (float): The weight of the entropy, as a share of :math:`\|Z_i - b\|^2` (where contributions cancel,
+            of a hundredth of the largest of their squares). (default: ``0.01``)
         prior (str): What the entropy pulls toward: ``'uniform'`` over the neighbourhood, or ``'propagation'``, in
             proportion to :math:`\tilde{A}^L_{ij}`. (default: ``'uniform'``)
         solver (str): ``'newton'`` finds the optimum. ``'adam'`` is the published iterate, a softmax optimised by Adam
             with its last epoch kept, for comparisons only. (default: ``'newton'``)
         epochs (int): The epochs of ``'adam'``. (default: ``100``)
         lr (float): The learning rate of ``'adam'``. (default: ``0.1``)
-        **kwargs: The arguments of :class:`FastDnXAlgorithm`.
     """
 
     _options = (*DistillAndExplain._options, 'epsilon', 'prior', 'solver', 'epochs', 'lr')
 
     def __init__(
         self,
+        num_hops: int | str | None = None,
+        ridge: float | None = None,
+        score: str = 'projection',
+        contrast: int | str | None = None,
+        edge_score: str = 'flow',
+        mask: str = 'rank',
+        cache: SurrogateCache | None = shared_cache,
         *,
         epsilon: float = 0.01,
         prior: str = 'uniform',
         solver: str = 'newton',
         epochs: int = 100,
         lr: float = 0.1,
-        **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(num_hops, ridge, score, contrast, edge_score, mask, cache)
         self.epsilon = checks.positive('epsilon', epsilon)
         self.prior = checks.choice('prior', prior, ('uniform', 'propagation'))
         self.solver = checks.choice('solver', solver, ('newton', 'adam'))

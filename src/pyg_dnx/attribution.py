@@ -37,6 +37,7 @@ class Attribution:
             nodes, merged = torch.unique(nodes, return_inverse=True)
             signal = directions.new_zeros(nodes.numel(), directions.size(1)).index_add_(0, merged, directions)
             self.steps = pull_back(decomposition.operator, nodes, signal, num_hops)
+        self.last_step = self.steps[-2] if num_hops > 0 else self.steps[-1]  # over all entries that carry anything
         self.neighbourhood, self.signal = self.steps[-1].nodes, self.steps[-1].signal  # [n], ascending, and [n, C]
 
     def node_scores(self) -> Tensor:
@@ -59,7 +60,7 @@ class Attribution:
         Returns:
             The scores [E], and the ids of the edges that carry a message to an explained node; all others score 0.
         """
-        edge_id = self.decomposition.operator.edge_id[self.steps[-2:][0].entry]
+        edge_id = self.decomposition.operator.edge_id[self.last_step.entry]
         inside = edge_id[edge_id >= 0]
         scores = node_score.new_zeros(edge_index.size(1) + 1)
         if kind == 'flow':
@@ -73,9 +74,7 @@ class Attribution:
     def flow(self) -> tuple[Tensor, Tensor]:
         r"""What each entry of Ã carries, self-loops included: the entries that carry anything [m], and how much [m]."""
         operator = self.decomposition.operator
-        receivers, _, entry, owner = self.steps[-2:][
-            0
-        ]  # all that a message can arrive at and still reach an explained node
+        receivers, _, entry, owner = self.last_step
         # Step l of L leaves its source with Ã^l h, and meets what was pulled back over the L - 1 - l steps to come.
         leaving = self.decomposition.propagated[:-1, operator.col[entry]]  # [L, m, C]
         arriving = self.signal.new_zeros(len(self.steps) - 1, receivers.numel(), self.signal.size(1))

@@ -72,7 +72,11 @@ class NodeExplanations:
         return highest(scores.crow_indices().diff(), scores.col_indices(), scores.values(), k)
 
     def __getitem__(self, b: int) -> Explanation:
-        return self._explain(range(len(self))[b])
+        if not isinstance(b, int):
+            raise TypeError(f'explanations are indexed by an int (got {b!r}): explain the nodes you want, or loop')
+        if not -len(self) <= b < len(self):
+            raise IndexError(f'there are explanations 0 to {len(self) - 1} (got {b}): see their nodes in `index`')
+        return self._explain(b % len(self))
 
     def __iter__(self) -> Iterator[Explanation]:
         return map(self._explain, range(len(self)))
@@ -101,9 +105,10 @@ def score_nodes(
     decomposition = distilled.decomposition
     operator, num_hops = decomposition.operator, decomposition.surrogate.num_hops
     pieces: list[tuple[Tensor, ...]] = []
-    disabled = None if progress is None else not progress  # None: a bar on a terminal only
-    with tqdm(total=nodes.numel(), desc='Explaining', unit=' nodes', disable=disabled) as bar:
-        for chunk in row_chunks(operator, nodes, num_hops):
+    chunks = row_chunks(operator, nodes, num_hops)
+    hidden = not progress if progress is not None else (True if len(chunks) == 1 else None)  # None: if no terminal
+    with tqdm(total=nodes.numel(), desc='Explaining', unit=' nodes', disable=hidden) as bar:
+        for chunk in chunks:
             direction = find_directions(distilled, nodes[chunk], None if toward is None else toward[chunk]).direction
             owner, column, value = rows(operator, nodes[chunk], num_hops)
             scores = value * (decomposition.hidden[column] * direction.to(value.dtype)[owner]).sum(dim=1)

@@ -2,11 +2,12 @@ r"""One cache for everything that is distilled once and explained many times.
 
 An entry is found again only if nothing that the distillation saw has changed:
 
-- the model: the same object, with layers of the same types, equal parameters, buffers and other tensors (a copy is
-  compared, since a hash that ignores order would miss a permuted weight), and equal numbers and strings in them;
+- the model: the same object, with modules of the same types and, in each, equal parameters, buffers and other tensors
+  (a copy is compared, since a hash that ignores order would miss a permuted weight), equal numbers, strings and
+  containers of these, and the same functions. Hooks, and other objects that it holds, are not looked at;
 - ``x``, ``edge_index`` and tensors in ``kwargs``: the same objects, unmodified since, by PyTorch's version counter.
   Writes that bypass the counter (``x.data[...] = …``, a shared NumPy array) are not seen: call :meth:`clear`;
-- numbers, strings and containers of these: equal. Other objects can't be compared, so that nothing is cached.
+- numbers, strings and containers of these in ``kwargs``: equal. With other objects, nothing is cached.
 
 Neither a model nor a graph is kept alive: an entry is emptied when one of them is collected.
 """
@@ -16,12 +17,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
+_HANDLED = frozenset({'training', '_parameters', '_buffers', '_modules'})
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device})
 
 
@@ -42,6 +46,7 @@ class SurrogateCache:
         self.misses = 0
         self._entries: list[_Entry] = []  # the most recently used last
         self._lock = threading.RLock()
+        self._creating = WeakIdKeyDictionary()  # the lock of each model
 
     def get_or_create(
         self,
@@ -53,24 +58,33 @@ class SurrogateCache:
     ) -> Any:
         r"""Returns the cached value for these arguments if ``accept`` agrees, else a new one from ``create``."""
         with self._lock:
-            self._entries = [entry for entry in self._entries if entry.value is not None]
-            for entry in reversed(self._entries):
-                if entry.matches(model, inputs, settings):
-                    self._entries.remove(entry)
-                    if (value := entry.value) is not None and accept(value):
-                        self._entries.append(entry)
-                        self.hits += 1
-                        return value
-                    break
-            self.misses += 1
+            creating = self._creating.setdefault(model, threading.RLock())
+        with creating:  # one thread distils a model, and the others wait for it; other models go on
+            with self._lock:
+                entry = self._find(model, inputs, settings)
+                if entry is not None and (value := entry.value) is not None and accept(value):
+                    self._entries.append(entry)
+                    self.hits += 1
+                    return value
+                self.misses += 1
             before = _state(model)
             value = create()
             entry = _Entry(model, inputs, settings, value, before)
-            if entry.matches(model, inputs, settings):  # not so if an input can't be compared
-                self._entries.append(entry)
-            for entry in self._entries[: -self.max_size]:
-                entry.clear()
+            with self._lock:
+                if entry.matches(model, inputs, settings):  # not so if an input can't be compared
+                    self._entries.append(entry)
+                for old in self._entries[: -self.max_size]:
+                    old.clear()
             return value
+
+    def _find(self, model: torch.nn.Module, inputs: Any, settings: Any) -> _Entry | None:
+        r"""Takes the entry for these arguments out of the list, and forgets it if the model has changed since."""
+        self._entries = [entry for entry in self._entries if entry.value is not None]
+        for entry in self._entries:
+            if entry.is_for(model, inputs, settings):
+                self._entries.remove(entry)
+                return entry if entry.has_state_of(model) else None
+        return None
 
     def clear(self) -> None:
         r"""Empties the cache."""
@@ -106,13 +120,17 @@ class _Entry:
         # Also the callback of weak references: no lock, so that it can run at any point of any thread.
         self.value = self.state = None
 
-    def matches(self, model: torch.nn.Module, inputs: Any, settings: Any) -> bool:
-        if self.model() is not model or self.settings != settings or not _is_same(self.inputs, inputs):
-            return False
+    def is_for(self, model: torch.nn.Module, inputs: Any, settings: Any) -> bool:
+        return self.model() is model and self.settings == settings and _is_same(self.inputs, inputs)
+
+    def has_state_of(self, model: torch.nn.Module) -> bool:
         old, new = self.state, _state(model)
         if old is None or old.keys() != new.keys() - self.ignored:
             return False
         return all(_is_equal(item, new[name]) for name, item in old.items())
+
+    def matches(self, model: torch.nn.Module, inputs: Any, settings: Any) -> bool:
+        return self.is_for(model, inputs, settings) and self.has_state_of(model)
 
 
 def _state(model: torch.nn.Module) -> dict[str, Any]:
@@ -121,16 +139,31 @@ def _state(model: torch.nn.Module) -> dict[str, Any]:
     for prefix, module in model.named_modules(remove_duplicate=False):
         state[prefix] = type(module)
         for name, value in {**vars(module), **module._parameters, **module._buffers}.items():
-            if (type(value) in _PLAIN or isinstance(value, Tensor)) and name != 'training':
-                state[f'{prefix}.{name}'] = value
+            if name not in _HANDLED and '_hooks' not in name and (frozen := _freeze(value)) is not _Unknown:
+                state[f'{prefix}.{name}'] = frozen
     return state
 
 
+def _freeze(value: Any) -> Any:
+    r"""Returns what a part of a model is compared by: itself, its items, or, for a function, a reference to it."""
+    if type(value) in _PLAIN or isinstance(value, Tensor):
+        return value
+    if isinstance(value, (list, tuple, set, dict)):
+        return type(value), *map(_freeze, [*value.keys(), *value.values()] if isinstance(value, dict) else value)
+    if isinstance(value, (FunctionType, BuiltinFunctionType)):
+        return weakref.ref(value)
+    return _Unknown
+
+
 def _copy(item: Any) -> Any:
+    if isinstance(item, tuple):
+        return tuple(map(_copy, item))
     return item.detach().clone() if isinstance(item, Tensor) else item
 
 
 def _is_equal(old: Any, new: Any) -> bool:
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        return len(old) == len(new) and all(map(_is_equal, old, new))
     if not isinstance(old, Tensor) or not isinstance(new, Tensor):
         return old is new or (type(old) is type(new) and bool(old == new))
     if old.dtype != new.dtype or old.device != new.device or old.layout != new.layout or old.shape != new.shape:

@@ -3,6 +3,7 @@ r"""Bad input gets one clear sentence: the argument, the rule, what was received
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -21,39 +22,39 @@ def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
 
 
 def positive(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"'{name}' must be a positive number (got {value!r}): leave it out for the default")
-    if not (math.isfinite(value) and value > 0):
+    if not (math.isfinite(value) and float(value) > 0):
         raise ValueError(f"'{name}' must be positive and finite (got {value!r}): leave it out for the default")
     return float(value)
 
 
 def count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"'{name}' must be an int (got {value!r}): pass a whole number from 1 on")
     if value < 1:
         raise ValueError(f"'{name}' must be at least 1 (got {value}): pass a whole number from 1 on")
-    return value
+    return int(value)
 
 
 def hops(value: Any) -> int | str | None:
     if value is None or value == 'auto':
         return value
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"'num_hops' must be an int, None or 'auto' (got {value!r}): pass the number of hops to look")
     if value < 0:
         raise ValueError(f"'num_hops' must not be negative (got {value}): pass 0 to explain a node by itself alone")
-    return value
+    return int(value)
 
 
 def contrast(value: Any) -> int | str | None:
     if value is None or value == 'runner_up':
         return value
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"'contrast' must be a class, None or 'runner_up' (got {value!r}): pass the class as an int")
     if value < 0:
         raise ValueError(f"'contrast' must be a class from 0 on (got {value}): pass the class to compare with")
-    return value
+    return int(value)
 
 
 def cache(value: Any) -> SurrogateCache | None:
@@ -80,7 +81,7 @@ def graph(x: Any, edge_index: Any, kwargs: dict[str, Any]) -> None:
     if is_edge_list(edge_index):
         if edge_index.dim() != 2 or edge_index.size(0) != 2:
             raise ValueError(f"'edge_index' must have shape [2, E] (got {list(edge_index.shape)}): transpose it, say")
-        if edge_index.is_floating_point() or edge_index.is_complex() or edge_index.dtype == torch.bool:
+        if edge_index.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"'edge_index' must hold node ids (got {edge_index.dtype}): pass edge_index.long()")
     elif is_torch_sparse_tensor(edge_index) or hasattr(edge_index, 'coo'):
         if (edge_index.size(0), edge_index.size(1)) != (x.size(0), x.size(0)):
@@ -134,7 +135,9 @@ def index(value: Any, x: Tensor) -> Tensor:
         try:
             value = torch.as_tensor(value, device=x.device)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(f"'index' must be an int, a tensor of ids or a boolean mask (got {value!r})") from error
+            raise TypeError(
+                f"'index' must be an int, a tensor of ids or a boolean mask (got {value!r}): pass torch.tensor([...])"
+            ) from error
     if value.dtype == torch.bool:
         if value.shape != (num_nodes,):
             raise ValueError(
@@ -151,7 +154,7 @@ def index(value: Any, x: Tensor) -> Tensor:
     if low < -num_nodes or high >= num_nodes:
         raise IndexError(
             f"'index' must hold node ids from {-num_nodes} to {num_nodes - 1}, as 'x' has {num_nodes} nodes (got ids "
-            f'from {low} to {high})'
+            f'from {low} to {high}): pass ids of nodes in this graph'
         )
     return nodes if low >= 0 else nodes % num_nodes
 
@@ -161,7 +164,10 @@ def target(value: Any, nodes: Tensor, outputs: Tensor, config: ModelConfig) -> T
     num_nodes, num_outputs = outputs.shape
     if not isinstance(value, Tensor) or value.dim() == 0 or value.size(0) != num_nodes:
         got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"'target' must be a tensor with an entry for each of the {num_nodes} nodes (got {got})")
+        raise ValueError(
+            f"'target' must be a tensor with an entry for each of the {num_nodes} nodes (got {got}): explanations of "
+            f"type 'phenomenon' need it, so pass what to explain as 'target'"
+        )
     value = value.detach().to(nodes.device)[nodes].reshape(nodes.numel(), -1)
     if config.mode == ModelMode.regression:
         if value.size(1) != num_outputs or not bool(value.isfinite().all()):
@@ -171,7 +177,10 @@ def target(value: Any, nodes: Tensor, outputs: Tensor, config: ModelConfig) -> T
             )
         return value
     if value.size(1) != 1 or bool((value != value.long()).any()):
-        raise ValueError(f"'target' must hold one class a node (got {value.size(1)} columns of {value.dtype})")
+        raise ValueError(
+            f"'target' must hold one class a node, a whole number (got {value.flatten()[:3].tolist()} … in "
+            f'{value.size(1)} columns): pass class labels'
+        )
     value = value.long().view(-1)
     if int(value.min()) < 0 or int(value.max()) >= num_outputs:
         raise ValueError(
@@ -186,6 +195,8 @@ def contrast_class(value: int | str | None, classes: Tensor, num_classes: int) -
     if value == 'runner_up' or value is None:
         return
     if int(value) >= num_classes:
-        raise ValueError(f"'contrast' must be one of the model's classes 0 to {num_classes - 1} (got {value})")
+        raise ValueError(
+            f"'contrast' must be one of the model's classes, 0 to {num_classes - 1} (got {value}): pass one of them"
+        )
     if bool(classes.eq(int(value)).all()):
         raise ValueError(f"'contrast' must differ from the target class (got {value} for both): pass another class")

@@ -55,6 +55,9 @@ def mixture(
 ) -> Directions:
     r"""DnX's direction: the optimal dual variable of each node's program over its own neighbourhood.
 
+    With ``toward``, contributions are numbers, whose order is FastDnX's: the direction is ``toward`` then, and the
+    program gives the weights.
+
     Args:
         distilled: The distilled model.
         nodes: The explained nodes [B].
@@ -76,13 +79,13 @@ def mixture(
             log_prior = (mass * inside).double().log().log_softmax(dim=1)
             if toward is None:
                 solution = solve(contributions, total, log_prior)
-                direction[chunk[batch]] = solution.direction
+                alone = count[batch, None] == 1  # its weight is 1 and leaves nothing over for a direction
+                direction[chunk[batch]] = torch.where(alone, total, solution.direction)
             else:
                 axis = toward[chunk[batch]].double()[:, None]  # [b, 1, C]
                 projected = (contributions * axis).sum(dim=2, keepdim=True)
                 solution = solve(projected, (total * axis[:, 0]).sum(dim=1, keepdim=True), log_prior)
-                # The program does not know an axis from its opposite; a positive score is to mean toward the target.
-                direction[chunk[batch]] = solution.direction.abs() * axis[:, 0]
+                direction[chunk[batch]] = axis[:, 0]  # on a line, any direction gives the same order
             gap[chunk[batch]] = solution.gap
             weight.index_add_(0, column[entry[inside]], solution.weight[inside])
     return Directions(direction, gap, weight / nodes.numel())

@@ -16,7 +16,7 @@ from pyg_dnx.solvers import Fit, fit_classifier, fit_regressor, kl_divergence
 from pyg_dnx.surrogate import Decomposition, Report, Surrogate
 from pyg_dnx.teacher import predicted_target, query, to_targets
 
-DEFAULT_RIDGE = 1e-6
+DEFAULT_RIDGE = 1.5e-6
 HELD_OUT_SHARE = 0.2
 
 

@@ -2,6 +2,7 @@ r"""From an attribution to a PyG :class:`~torch_geometric.explain.Explanation`, 
 
 from __future__ import annotations
 
+import sys
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from pyg_dnx.distillation import Distilled
 from pyg_dnx.masks import to_mask
 
 DISAGREEMENT_TO_WARN = 0.1  # the share of explained nodes
+_NOT_THE_USER = {'pyg_dnx', 'torch', 'torch_geometric'}
 
 
 class SurrogateWarning(UserWarning):
@@ -69,19 +71,39 @@ def to_explanation(
     return explanation
 
 
+def _level_of_user() -> int:
+    r"""The stack level, for the caller's warning, of the first frame that is the user's."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get('__name__', '').split('.')[0] in _NOT_THE_USER:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def warn_if_not_converged(distilled: Distilled) -> None:
+    r"""Warns if the solver stopped short of the optimum."""
+    report = distilled.surrogate.report
+    if not report.converged:
+        warnings.warn(
+            f'The distillation did not converge (solver {report.solver!r}, ridge {report.ridge:g}), so that scores may '
+            f"change with the slightest change of the model: pass a larger 'ridge', or rescale 'x'",
+            SurrogateWarning,
+            stacklevel=_level_of_user(),
+        )
+
+
 def warn_about_randomness() -> None:
     r"""Warns that the model does not repeat its predictions."""
     warnings.warn(
         "'model' gave other predictions when it was evaluated again on the same inputs, so that its explanations "
         'describe one draw of many: make it deterministic in evaluation mode',
         SurrogateWarning,
-        stacklevel=2,
+        stacklevel=_level_of_user(),
     )
 
 
-def warn_if_doubtful(explanation: Explanation, distilled: Distilled, nodes: Tensor) -> None:
-    r"""Warns if the surrogate disagrees with the model at the explained nodes."""
-    disagrees = ~explanation.surrogate_agreement
+def warn_if_doubtful(distilled: Distilled, nodes: Tensor) -> None:
+    r"""Warns if the surrogate disagrees with the model at more than a tenth of the explained nodes."""
+    disagrees = ~distilled.trust(nodes)['surrogate_agreement']
     if float(disagrees.double().mean()) > DISAGREEMENT_TO_WARN:
         where = f'node {int(nodes[0])}' if nodes.numel() == 1 else f'{int(disagrees.sum())} of {nodes.numel()} nodes'
         warnings.warn(
@@ -90,5 +112,5 @@ def warn_if_doubtful(explanation: Explanation, distilled: Distilled, nodes: Tens
             f"(got {distilled.surrogate.num_hops}), 'auto' among them, or a lower 'ridge' "
             f'(got {distilled.surrogate.report.ridge:g}).',
             SurrogateWarning,
-            stacklevel=6,  # the user's call of the Explainer
+            stacklevel=_level_of_user(),
         )

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 NEWTON_MAX_SIZE = 768  # variables; the Hessian is square in them
+NEWTON_MAX_WORK = 2e8  # products to assemble one Hessian; above, L-BFGS is faster and smaller
 CHOLESKY_MAX_SIZE = 8192  # features; above, the preconditioner is diagonal
 
 
@@ -31,7 +32,8 @@ def fit_classifier(features: Tensor, probs: Tensor, ridge: float, solver: str | 
     basis = zero_sum_basis(probs)
     if basis.size(1) == 0:
         return Fit(features.new_zeros(features.size(1), 1), features.new_zeros(1), 'closed form', True)
-    small = (features.size(1) + 1) * basis.size(1) <= NEWTON_MAX_SIZE
+    size, pairs = features.size(1) + 1, basis.size(1) * (basis.size(1) + 1) // 2
+    small = size * basis.size(1) <= NEWTON_MAX_SIZE and features.size(0) * pairs * size**2 <= NEWTON_MAX_WORK
     fit = {'newton': _newton, 'lbfgs': _lbfgs}[solver or ('newton' if small else 'lbfgs')]
     return fit(features, probs, ridge, basis)
 

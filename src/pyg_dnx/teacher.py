@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric import nn
 from torch_geometric.explain.config import ModelConfig, ModelMode, ModelReturnType
-from torch_geometric.nn import MessagePassing, conv
+from torch_geometric.nn import MessagePassing
 
-# Layers that reach further than one hop, and how far. Names, since not every PyG release has all of them.
-_HOPS: dict[str, Callable[[Any], int]] = {
+# Layers that do not reach one hop, and how far they do. Names, since not every PyG release has all of them.
+_HOPS: dict[str, Callable[[Any], int | None]] = {
     'SGConv': lambda layer: layer.K,
     'SSGConv': lambda layer: layer.K,
     'APPNP': lambda layer: layer.K,
@@ -25,11 +26,13 @@ _HOPS: dict[str, Callable[[Any], int]] = {
     'ARMAConv': lambda layer: layer.num_layers,
     'GatedGraphConv': lambda layer: layer.num_layers,
     'PANConv': lambda layer: layer.filter_size,
-    'AntiSymmetricConv': lambda layer: layer.num_iters,
-    'DirGNNConv': lambda layer: 1,
+    'AntiSymmetricConv': lambda layer: layer.num_iters * (receptive_field(layer.phi) or 0),
+    'DirGNNConv': lambda layer: receptive_field(layer.conv_in),
     'HypergraphConv': lambda layer: 2,
+    'LabelPropagation': lambda layer: layer.num_layers,
+    'PMLP': lambda layer: layer.num_layers,
 }
-_LAYERS = [(getattr(conv, name), hops) for name, hops in _HOPS.items() if hasattr(conv, name)]
+_LAYERS = [(getattr(nn, name), hops) for name, hops in _HOPS.items() if hasattr(nn, name)]
 
 
 def query(model: torch.nn.Module, x: Tensor, edge_index: Any, kwargs: dict[str, Any]) -> Tensor:
@@ -58,16 +61,8 @@ def to_targets(outputs: Tensor, config: ModelConfig) -> Tensor:
     """
     outputs = outputs.detach().double().clone()
     outputs = outputs if outputs.dim() == 2 else outputs.view(-1, 1)
-    if config.return_type == ModelReturnType.log_probs:
-        outputs = outputs.exp()
-    if not bool(outputs.isfinite().all()):
-        bad = int((~outputs.isfinite()).any(dim=1).sum())
-        raise ValueError(
-            f"'model' must return finite outputs (got NaN or infinity at {bad} of {outputs.size(0)} nodes): check its "
-            f'weights and inputs'
-        )
     if config.mode == ModelMode.regression:
-        return outputs
+        return _finite(outputs)
     if config.mode == ModelMode.binary_classification:
         if outputs.size(1) > 2:
             raise ValueError(
@@ -79,7 +74,8 @@ def to_targets(outputs: Tensor, config: ModelConfig) -> Tensor:
         elif outputs.size(1) == 1:
             outputs = torch.cat([1.0 - outputs, outputs], dim=1)
     if config.return_type == ModelReturnType.raw:
-        return outputs.softmax(dim=1)
+        return _finite(outputs).softmax(dim=1)
+    outputs = _finite(outputs.exp() if config.return_type == ModelReturnType.log_probs else outputs)
     total = outputs.sum(dim=1, keepdim=True)
     if bool((outputs < -1e-4).any()) or bool(((total - 1.0).abs() > 1e-2).any()):
         raise ValueError(
@@ -102,7 +98,10 @@ def predicted_target(outputs: Tensor, config: ModelConfig) -> Tensor:
 
 
 def receptive_field(model: torch.nn.Module) -> int | None:
-    r"""The number of hops that the model's PyG layers look, or ``None`` if it has no such layer."""
+    r"""The number of hops that the model's PyG layers look, or ``None`` if it has no such layer.
+
+    A layer that is applied several times counts once.
+    """
     seen: set[int] = set()
 
     def hops(module: torch.nn.Module) -> int | None:
@@ -111,7 +110,7 @@ def receptive_field(model: torch.nn.Module) -> int | None:
         seen.add(id(module))
         for layer, count in _LAYERS:
             if isinstance(module, layer):
-                return int(count(module))
+                return count(module)
         if isinstance(module, MessagePassing):
             return 1
         reaches = [reach for child in module.children() if (reach := hops(child)) is not None]
@@ -120,9 +119,21 @@ def receptive_field(model: torch.nn.Module) -> int | None:
     return hops(model)
 
 
+def _finite(values: Tensor) -> Tensor:
+    if not bool(values.isfinite().all()):
+        bad = int((~values.isfinite()).any(dim=1).sum())
+        raise ValueError(
+            f"'model' must return finite outputs (got NaN or infinity at {bad} of {values.size(0)} nodes): check its "
+            f'weights and inputs'
+        )
+    return values
+
+
 @contextmanager
 def _evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
+    r"""Puts every module in evaluation mode, and puts back each one's mode and buffers."""
     training = [module for module in model.modules() if module.training]
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     for module in training:
         module.training = False
     try:
@@ -130,3 +141,7 @@ def _evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+        with torch.no_grad():
+            for buffer, before in buffers:
+                if not buffer.equal(before):
+                    buffer.copy_(before)

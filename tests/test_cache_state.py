@@ -1,0 +1,87 @@
+r"""What of a model's own state the cache compares, and what it lets pass."""
+
+import threading
+
+import pytest
+import torch
+from models import Teacher, connected, evaluations, explainer, graph
+
+from pyg_dnx import DnX, FastDnX, SurrogateCache, shared_cache
+
+pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
+
+
+class Stateful(Teacher):
+    r"""Depends on a dict, a list and a function, and counts its calls in an attribute and in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.options = {'scales': [1.0, torch.ones(1)]}
+        self.link = torch.sin
+        self.calls = 0
+        self.register_buffer('seen', torch.zeros(1))
+
+    def forward(self, x, edge_index):
+        self.calls += 1
+        self.seen += 1
+        scale, factor = self.options['scales']
+        return self.link(scale * factor * super().forward(x, edge_index))
+
+
+CHANGES = {
+    'number in a container': lambda model: model.options['scales'].__setitem__(0, 3.0),
+    'tensor in a container': lambda model: model.options['scales'][1].mul_(3.0),
+    'function': lambda model: setattr(model, 'link', torch.tanh),
+    'another kind of container': lambda model: setattr(model, 'options', {'scales': (1.0, torch.ones(1))}),
+}
+
+
+@pytest.mark.parametrize('change', CHANGES)
+def test_notices_what_a_module_holds(change):
+    model, inputs = Stateful().eval(), graph()
+    algorithm = connected(FastDnX())
+    before = algorithm.distill(model, *inputs)
+    assert algorithm.distill(model, *inputs) is before
+    CHANGES[change](model)
+    with evaluations(model, 1):
+        algorithm.distill(model, *inputs)
+
+
+def test_what_an_evaluation_changes_is_left_or_put_back():
+    model, inputs = Stateful().eval(), graph()
+    algorithm = connected(DnX())
+    for _ in range(3):
+        algorithm.distill(model, *inputs)
+    assert model.calls == 1
+    assert model.seen.item() == 0.0
+    with pytest.raises(TypeError):
+        algorithm.distill(model, inputs[0], inputs[1], unknown=1)
+    assert model.seen.item() == 0.0
+
+
+def test_a_changed_model_leaves_no_old_entry():
+    model, inputs = Teacher().eval(), graph()
+    explain = explainer(model, FastDnX())
+    for _ in range(3):
+        explain(*inputs, index=0)
+        next(model.parameters()).data.add_(0.1)
+    assert len(shared_cache) == 1
+
+
+def test_other_models_need_not_wait():
+    cache, inputs = SurrogateCache(), graph()
+    slow, fast = Teacher().eval(), Teacher().eval()
+    entered, release = threading.Event(), threading.Event()
+
+    def wait(*_):
+        entered.set()
+        assert release.wait(timeout=60)
+
+    slow.register_forward_hook(wait)
+    thread = threading.Thread(target=connected(FastDnX(cache=cache)).distill, args=(slow, *inputs))
+    thread.start()
+    assert entered.wait(timeout=60)
+    connected(FastDnX(cache=cache)).distill(fast, *inputs)  # would hang if the cache were held all the while
+    release.set()
+    thread.join(timeout=60)
+    assert len(cache) == 2
