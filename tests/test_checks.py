@@ -110,7 +110,7 @@ INDEXES = [
 TARGETS = [
     ('multiclass raw', torch.full((8,), 3), "'target' must hold classes from 0 to 2"),
     ('multiclass raw', torch.full((8,), -1), 'got classes from -1 to -1'),
-    ('multiclass raw', torch.full((8,), 0.5), "'target' must hold one class a node, a whole number (got [0.5, "),
+    ('multiclass raw', torch.full((8,), 0.5), "'target' must hold one class a node, a whole number (got [0.5"),
     ('multiclass raw', torch.zeros(8, 3, dtype=torch.long), 'in 3 columns'),
     ('multiclass raw', torch.zeros(7, dtype=torch.long), "'target' must be a tensor with an entry for each of the 8"),
     ('multiclass raw', torch.tensor(1), 'got []'),
