@@ -99,7 +99,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         with torch.no_grad():
             directions = self._directions(distilled, nodes, self._toward(distilled, nodes, target))
             explanation = to_explanation(distilled, nodes, directions, x, edge_index, self._view())
-        warn_if_doubtful(distilled, nodes)
+        warn_if_doubtful(explanation.surrogate_agreement, distilled, nodes)
         return explanation
 
     def explain_nodes(
@@ -136,7 +136,8 @@ class DistillAndExplain(ExplainerAlgorithm):
         with torch.no_grad():
             toward = self._toward(distilled, nodes, target)
             found = score_nodes(distilled, nodes, toward, self._directions, top_k, progress)
-        warn_if_doubtful(distilled, nodes)
+        trust = distilled.trust(nodes)
+        warn_if_doubtful(trust['surrogate_agreement'], distilled, nodes)
         view = self._view() if is_edge_list(edge_index) else self._view(edge_mask_type=None)
         scores = to_csr(x.size(0), *found) if top_k is None else None
 
@@ -151,7 +152,7 @@ class DistillAndExplain(ExplainerAlgorithm):
             explanation.update({**given, **kwargs, 'target': distilled.target if target is None else target})
             return explanation
 
-        return NodeExplanations(nodes, scores, None if top_k is None else found, distilled.trust(nodes), explain)
+        return NodeExplanations(nodes, scores, None if top_k is None else found, trust, explain)
 
     def distill(self, model: torch.nn.Module, x: Tensor, edge_index: Any, **kwargs: Any) -> Surrogate:
         r"""Returns the surrogate that explanations of these inputs use, and distils it if it is not cached."""

@@ -127,7 +127,7 @@ class _Entry:
         old, new = self.state, _state(model)
         if old is None or old.keys() != new.keys() - self.ignored:
             return False
-        return all(_is_equal(item, new[name]) for name, item in old.items())
+        return all(item is new[name] or _is_equal(item, new[name]) for name, item in old.items())
 
     def matches(self, model: torch.nn.Module, inputs: Any, settings: Any) -> bool:
         return self.is_for(model, inputs, settings) and self.has_state_of(model)
@@ -165,7 +165,7 @@ def _is_equal(old: Any, new: Any) -> bool:
     if isinstance(old, tuple) and isinstance(new, tuple):
         return len(old) == len(new) and all(map(_is_equal, old, new))
     if not isinstance(old, Tensor) or not isinstance(new, Tensor):
-        return old is new or (type(old) is type(new) and bool(old == new))
+        return type(old) is type(new) and bool(old == new)
     if old.dtype != new.dtype or old.device != new.device or old.layout != new.layout or old.shape != new.shape:
         return False
     return old.equal(new.detach()) if old.layout == torch.strided else old.to_dense().equal(new.detach().to_dense())

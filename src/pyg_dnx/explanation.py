@@ -101,9 +101,11 @@ def warn_about_randomness() -> None:
     )
 
 
-def warn_if_doubtful(distilled: Distilled, nodes: Tensor) -> None:
+def warn_if_doubtful(agreement: Tensor, distilled: Distilled, nodes: Tensor) -> None:
     r"""Warns if the surrogate disagrees with the model at more than a tenth of the explained nodes."""
-    disagrees = ~distilled.trust(nodes)['surrogate_agreement']
+    if bool(agreement.all()):
+        return
+    disagrees = ~agreement
     if float(disagrees.double().mean()) > DISAGREEMENT_TO_WARN:
         where = f'node {int(nodes[0])}' if nodes.numel() == 1 else f'{int(disagrees.sum())} of {nodes.numel()} nodes'
         warnings.warn(

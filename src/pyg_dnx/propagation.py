@@ -57,6 +57,10 @@ class Operator:
 
     def entries(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         r"""Returns where the rows of ``nodes`` [B] are stored, and the position in ``nodes`` of each entry."""
+        if nodes.numel() == 1:  # what every explanation of one node starts with
+            node = int(nodes)
+            entry = torch.arange(*self.rowptr[node : node + 2].tolist(), device=nodes.device)
+            return entry, torch.zeros_like(entry)
         start, stop = self.rowptr[nodes], self.rowptr[nodes + 1]
         last = (stop - start).cumsum(0)
         position = torch.arange(int(last[-1]) if nodes.numel() else 0, device=nodes.device)
@@ -151,7 +155,7 @@ def pull_back(operator: Operator, nodes: Tensor, signal: Tensor, num_hops: int) 
             nodes = is_reached.nonzero().view(-1)
             signal = (operator.transposed @ dense)[nodes]
         else:
-            messages = operator.value[entry, None] * signal[owner]
+            messages = operator.value[entry][:, None] * signal[owner]
             nodes, merged = torch.unique(operator.col[entry].long(), return_inverse=True)
             signal = signal.new_zeros(nodes.numel(), signal.size(1)).index_add_(0, merged, messages)
     return [*steps, Step(nodes, signal, nodes[:0], nodes[:0])]
