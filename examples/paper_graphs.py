@@ -86,7 +86,7 @@ def distil_by_recipe(inputs, probs):
         loss = F.kl_div(student(inputs).log_softmax(dim=1), probs, reduction='batchmean')
         loss.backward()
         optimizer.step()
-    return float(loss)
+    return loss.item()
 
 
 def seconds(function, repeats):

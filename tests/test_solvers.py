@@ -178,3 +178,17 @@ def test_zero_sum_basis_is_orthonormal(num_classes):
     basis = zero_sum_basis(torch.zeros(1, num_classes, dtype=torch.float64))
     torch.testing.assert_close(basis.T @ basis, torch.eye(num_classes - 1, dtype=torch.float64))
     torch.testing.assert_close(basis.sum(dim=0), torch.zeros(num_classes - 1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize('solver', ['newton', 'lbfgs'])
+def test_features_that_are_always_zero_change_nothing(solver):
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(20, 4, generator=generator, dtype=torch.float64)
+    probs = torch.randn(20, 3, generator=generator, dtype=torch.float64).softmax(dim=1)
+    expected = fit_classifier(features, probs, 1e-3, solver)
+    padded = torch.zeros(20, 7, dtype=torch.float64)
+    padded[:, [1, 2, 4, 6]] = features
+    found = fit_classifier(padded, probs, 1e-3, solver)
+    torch.testing.assert_close(found.weight[[1, 2, 4, 6]], expected.weight)
+    torch.testing.assert_close(found.bias, expected.bias)
+    assert not found.weight[[0, 3, 5]].any()

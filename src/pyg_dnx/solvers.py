@@ -29,13 +29,19 @@ class Fit(NamedTuple):
 
 def fit_classifier(features: Tensor, probs: Tensor, ridge: float, solver: str | None = None) -> Fit:
     r"""Fits the multinomial logistic regression of soft targets ``probs`` [N, C] on ``features`` [N, F]."""
+    used = features.any(dim=0)
+    if not bool(used.all()):  # as in one-hot degrees: the weights of a feature that is always zero are zero
+        fit = fit_classifier(features[:, used], probs, ridge, solver)
+        weight = features.new_zeros(features.size(1), probs.size(1))
+        weight[used] = fit.weight
+        return fit._replace(weight=weight)
     basis = zero_sum_basis(probs)
     if basis.size(1) == 0:
         return Fit(features.new_zeros(features.size(1), 1), features.new_zeros(1), 'closed form', True)
     size, pairs = features.size(1) + 1, basis.size(1) * (basis.size(1) + 1) // 2
     small = size * basis.size(1) <= NEWTON_MAX_SIZE and features.size(0) * pairs * size**2 <= NEWTON_MAX_WORK
-    fit = {'newton': _newton, 'lbfgs': _lbfgs}[solver or ('newton' if small else 'lbfgs')]
-    return fit(features, probs, ridge, basis)
+    solve = {'newton': _newton, 'lbfgs': _lbfgs}[solver or ('newton' if small else 'lbfgs')]
+    return solve(features, probs, ridge, basis)
 
 
 def fit_regressor(features: Tensor, outputs: Tensor, ridge: float) -> Fit:
