@@ -149,3 +149,9 @@ def test_report_of_a_regression_prints_its_own_names():
     assert str(report).splitlines()[:2] == ['half squared error 0.5', 'R2                 -0.1250']
     assert 'lbfgs, not converged' in str(report)
     assert 'held-out' not in str(report)
+
+
+def test_call_names_node_ids_that_do_not_exist(graph):
+    surrogate = random_surrogate(graph.x.size(1), 3, 2)
+    with pytest.raises(IndexError, match=r"'edge_index' must hold node ids from 0 to .*got ids from 0 to 99"):
+        surrogate(graph.x, torch.tensor([[0], [99]]))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyg_dnx import checks
 from pyg_dnx.propagation import Operator, normalized_adjacency
 
 _FORMAT = 'pyg_dnx.Surrogate/1'
@@ -75,6 +76,8 @@ class Surrogate:
                 f"'x' must be a tensor of shape [N, {self.weight.size(0)}] (got {got}): pass the features of the graph "
                 f'that the surrogate was distilled on, or of one like it'
             )
+        checks.graph(x, edge_index, {'edge_weight': edge_weight})
+        checks.content(x, edge_index, edge_weight)
         operator = normalized_adjacency(edge_index, edge_weight, x.size(0), self.weight.dtype, self.flow)
         return Decomposition(self, operator, x).logits
 
