@@ -1,4 +1,4 @@
-r"""How the defaults of `ridge` and `edge_score` were chosen: by faithfulness to the model, never by ground truth.
+r"""How the defaults of `ridge` and `edge_score` compare in faithfulness to the model.
 
 For hard masks of the same size, the top 5, 10, 30 and 50% of a node's neighbourhood, this prints PyG's
 characterization score (fidelity- and fidelity+ in one number, higher is better) averaged over teachers.

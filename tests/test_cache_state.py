@@ -59,6 +59,21 @@ def test_what_an_evaluation_changes_is_left_or_put_back():
     assert model.seen.item() == 0.0
 
 
+class Counting(Teacher):
+    def forward(self, x, edge_index):
+        self.calls += 1
+        return super().forward(x, edge_index)
+
+
+def test_a_counter_of_calls_does_not_make_it_stale():
+    model, inputs = Counting().eval(), graph()
+    model.calls = 0
+    explain = explainer(model, FastDnX())
+    for node in range(3):
+        explain(*inputs, index=node)
+    assert model.calls == 4  # PyG's own three, and one to distil
+
+
 def test_a_changed_model_leaves_no_old_entry():
     model, inputs = Teacher().eval(), graph()
     explain = explainer(model, FastDnX())
@@ -75,13 +90,13 @@ def test_other_models_need_not_wait():
 
     def wait(*_):
         entered.set()
-        assert release.wait(timeout=60)
+        assert release.wait(timeout=20)
 
     slow.register_forward_hook(wait)
     thread = threading.Thread(target=connected(FastDnX(cache=cache)).distill, args=(slow, *inputs))
     thread.start()
-    assert entered.wait(timeout=60)
+    assert entered.wait(timeout=20)
     connected(FastDnX(cache=cache)).distill(fast, *inputs)  # would hang if the cache were held all the while
     release.set()
-    thread.join(timeout=60)
+    thread.join(timeout=20)
     assert len(cache) == 2
