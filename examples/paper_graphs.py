@@ -21,8 +21,9 @@ from torch_geometric.explain import Explainer
 from torch_geometric.nn import GCNConv
 
 from pyg_dnx import DnX, FastDnX, SurrogateWarning
+from pyg_dnx.adjacency import normalized_adjacency
 from pyg_dnx.batch import highest
-from pyg_dnx.propagation import normalized_adjacency, rows
+from pyg_dnx.propagation import rows_of
 from pyg_dnx.solvers import fit_classifier
 
 MOTIFS = {  # the size of a motif, and where the motifs start and end
@@ -135,8 +136,7 @@ for name, seed in product(args.graphs, range(args.seeds)):
             cells[label].append(accuracy(top, index, first))
     for first, last in motifs:
         index = torch.arange(first, last)
-        owner, column, value = rows(operator, index, 3)
-        top, _ = highest(torch.bincount(owner), column, value, size)
+        top, _ = highest(rows_of(operator, index, 3), size)
         cells['Ã^3 alone'].append(accuracy(top, index, first))
     report = algorithm.distill(model, data.x, data.edge_index).report
     line = [f'{name:<12} seed {seed}: teacher {correct[data.test_mask].float().mean():.1%}']

@@ -8,7 +8,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pyg_dnx.propagation import normalized_adjacency
+from pyg_dnx.adjacency import normalized_adjacency
 from pyg_dnx.surrogate import Decomposition, Report, Surrogate
 
 

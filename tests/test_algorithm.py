@@ -33,7 +33,8 @@ class Case:
         self.power = torch.linalg.matrix_power(self.adjacency, 2)
         self.hidden = self.x.double() @ self.surrogate.weight.double()
         outputs = query(self.model, self.x, self.edge_index, self.kwargs)
-        self.outputs = to_targets(outputs, connected(FastDnX(), task).model_config)
+        config = connected(FastDnX(), task).model_config
+        self.outputs = to_targets(outputs, config, torch.float64, outputs.device)[0]
 
     def carries(self):
         r"""The edges over which a message can reach the explained node."""
@@ -228,7 +229,7 @@ def test_adam_refuses_what_weights_cannot_tell(options, masks, match):
 
 
 def test_repr_and_names():
-    options = "num_hops=2, ridge=None, score='target', contrast=None, edge_score='flow', mask='rank'"
+    options = "num_hops=2, ridge=None, score='target', contrast=None, edge_score='flow', mask='rank', max_memory=None"
     assert repr(FastDnX(num_hops=2, score='target')) == f'FastDnXAlgorithm({options})'
     more = "epsilon=0.1, prior='uniform', solver='newton', epochs=100, lr=0.1"
     assert repr(DnX(num_hops=2, score='target', epsilon=0.1)) == f'DnXAlgorithm({options}, {more})'

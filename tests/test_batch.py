@@ -130,7 +130,7 @@ def test_chunks_change_nothing(kind, top_k, score, monkeypatch):
     sizes = []
 
     def small_chunks(*args):
-        chunks = propagation.row_chunks(*args, max_entries=12)
+        chunks = propagation.row_chunks(*args[:3], max_entries=12)
         sizes.append(len(chunks))
         return chunks
 

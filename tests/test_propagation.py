@@ -9,7 +9,8 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import SGConv
 
 from pyg_dnx import propagation
-from pyg_dnx.propagation import normalized_adjacency, padded_rows, pull_back, row_chunks, rows
+from pyg_dnx.adjacency import normalized_adjacency
+from pyg_dnx.propagation import padded_rows, pull_back, row_chunks, rows_of
 
 SPARSE_LAYOUTS = {'coo': torch.sparse_coo, 'csr': torch.sparse_csr, 'csc': torch.sparse_csc}
 
@@ -163,7 +164,8 @@ def test_neighbourhoods_are_structural(share):
 def test_rows_equal_rows_of_the_dense_power(graph, num_hops, data):
     num_nodes = graph.x.size(0)
     nodes = torch.tensor(data.draw(st.lists(st.integers(0, num_nodes - 1), min_size=1, max_size=6)))
-    owner, column, value = rows(build(graph), nodes, num_hops)
+    length, column, value = rows_of(build(graph), nodes, num_hops).sorted(num_nodes)
+    owner = torch.arange(nodes.numel()).repeat_interleave(length)
     key = owner * num_nodes + column
     assert bool((key.diff() > 0).all())  # sorted, each entry once
     found = torch.zeros(nodes.numel(), num_nodes, dtype=torch.float64)
@@ -179,8 +181,8 @@ def test_row_chunks_cover_all_positions_in_order(graph, num_hops, max_entries, d
     operator = build(graph)
     chunks = row_chunks(operator, nodes, num_hops, max_entries)
     assert torch.cat(chunks).tolist() == list(range(nodes.numel()))
-    sizes = [rows(operator, nodes[chunk], num_hops)[0].numel() for chunk in chunks]
-    largest = max(rows(operator, node[None], num_hops)[0].numel() for node in nodes)
+    sizes = [rows_of(operator, nodes[chunk], num_hops).column.numel() for chunk in chunks]
+    largest = max(rows_of(operator, node[None], num_hops).column.numel() for node in nodes)
     assert max(sizes) <= max_entries + largest
 
 

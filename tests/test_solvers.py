@@ -134,7 +134,7 @@ def test_solver_follows_the_size(monkeypatch):
 def test_diagonal_preconditioner_finds_the_same_optimum(name, monkeypatch):
     features, probs = problems()[name]
     expected = fit_classifier(features, probs, RIDGE, 'newton')
-    monkeypatch.setattr('pyg_dnx.solvers.CHOLESKY_MAX_SIZE', 0)
+    monkeypatch.setattr('pyg_dnx.lbfgs.CHOLESKY_MAX_SIZE', 0)
     fit = fit_classifier(features, probs, RIDGE, 'lbfgs')
     size = features.abs().amax(dim=0).clamp(min=1.0)[:, None]
     torch.testing.assert_close(size * fit.weight, size * expected.weight, rtol=1e-3, atol=1e-3)

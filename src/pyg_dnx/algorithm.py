@@ -3,9 +3,10 @@ r"""The two explainers of `"Distill n' Explain" <https://arxiv.org/abs/2303.1013
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import partial
+from os import PathLike
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.explain import Explanation
@@ -20,24 +21,28 @@ from torch_geometric.explain.config import (
 )
 
 from pyg_dnx import checks
-from pyg_dnx.batch import NodeExplanations, score_nodes, to_csr
+from pyg_dnx.adjacency import is_edge_list
+from pyg_dnx.batch import score_nodes
 from pyg_dnx.cache import SurrogateCache, shared_cache
-from pyg_dnx.directions import Directions, mixture, projection, toward_target
+from pyg_dnx.checkpoint import Checkpoint
+from pyg_dnx.directions import Mixture, Projection, toward_target
 from pyg_dnx.distillation import DEFAULT_RIDGE, Distilled, Settings, distill
 from pyg_dnx.explanation import View, to_explanation, warn_about_randomness, warn_if_doubtful, warn_if_not_converged
 from pyg_dnx.masks import SCALINGS
-from pyg_dnx.propagation import is_edge_list
-from pyg_dnx.simplex import solve, solve_adam
+from pyg_dnx.memory import budget
+from pyg_dnx.node_explanations import Graph, NodeExplanations, Request
+from pyg_dnx.propagation import Rows
 from pyg_dnx.surrogate import Surrogate
 from pyg_dnx.teacher import receptive_field
 
 MAX_HOPS_OF_UNKNOWN_MODEL = 3
+_NO_MODEL = torch.nn.Module()  # stands for one of which only the outputs are known
 
 
 class DistillAndExplain(ExplainerAlgorithm):
     r"""What FastDnX and DnX share: distil once, explain many times. For the arguments, see FastDnX."""
 
-    _options: tuple[str, ...] = ('num_hops', 'ridge', 'score', 'contrast', 'edge_score', 'mask')
+    _options: tuple[str, ...] = ('num_hops', 'ridge', 'score', 'contrast', 'edge_score', 'mask', 'max_memory')
 
     def __init__(
         self,
@@ -48,6 +53,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         edge_score: str = 'flow',
         mask: str = 'rank',
         cache: SurrogateCache | None = shared_cache,
+        max_memory: int | None = None,
     ) -> None:
         super().__init__()
         self.num_hops = checks.hops(num_hops)
@@ -57,16 +63,12 @@ class DistillAndExplain(ExplainerAlgorithm):
         self.edge_score = checks.choice('edge_score', edge_score, ('endpoints', 'geometric', 'flow'))
         self.mask = checks.choice('mask', mask, tuple(SCALINGS))
         self.cache = checks.cache(cache)
+        self.max_memory = None if max_memory is None else checks.count('max_memory', max_memory)
 
+    @property
     @abstractmethod
-    def _directions(self, distilled: Distilled, nodes: Tensor, toward: Tensor | None) -> Directions:
-        r"""Returns the directions along which contributions to ``nodes`` [B] are scored.
-
-        Args:
-            distilled: The distilled model.
-            nodes: The explained nodes [B].
-            toward: The directions [B, C] of their targets; ``None`` explains the surrogate's own logits.
-        """
+    def _rule(self) -> Projection | Mixture:
+        r"""How directions are found, along which contributions are scored."""
 
     def forward(
         self,
@@ -97,33 +99,44 @@ class DistillAndExplain(ExplainerAlgorithm):
         nodes = checks.index(index, x)
         distilled = self._distill(model, x, edge_index, kwargs, target)
         with torch.no_grad():
-            directions = self._directions(distilled, nodes, self._toward(distilled, nodes, target))
-            explanation = to_explanation(distilled, nodes, directions, x, edge_index, self._view())
+            toward = self._toward(distilled, nodes, target)
+            directions = self._rule(distilled.decomposition, nodes, toward)
+            trust = distilled.trust(nodes)
+            explanation = to_explanation(distilled.decomposition, nodes, directions, trust, x, edge_index, self._view())
         warn_if_doubtful(explanation.surrogate_agreement, distilled, nodes)
         return explanation
 
     def explain_nodes(
         self,
-        model: torch.nn.Module,
+        model: torch.nn.Module | None,
         x: Tensor,
         edge_index: Any,
         *,
         index: int | Tensor | None = None,
         top_k: int | None = None,
         target: Tensor | None = None,
+        teacher_outputs: Tensor | np.ndarray | None = None,
+        checkpoint: str | PathLike[str] | None = None,
         progress: bool | None = None,
         **kwargs: Any,
     ) -> NodeExplanations:
         r"""Explains each node of ``index`` by itself, with at most one evaluation of the model in all.
 
         Args:
-            model (torch.nn.Module): The model to explain.
-            x (Tensor): The node features [N, F].
-            edge_index: The graph, as the model takes it.
+            model (torch.nn.Module): The model to explain; ``None`` if only its ``teacher_outputs`` are known.
+            x (Tensor): The node features [N, F]; they may be memory-mapped.
+            edge_index: The graph, as the model takes it. A ``torch.sparse_csr`` matrix saves sorting it, and may be
+                memory-mapped.
             index (int or Tensor, optional): The nodes to explain: an id, ids, or a boolean mask. ``None`` is all.
             top_k (int, optional): Keeps only so many scores a node, the highest, which bounds the memory.
             target (Tensor, optional): The target of each node, [N], for explanations of type ``'phenomenon'``.
-            progress (bool, optional): Whether to show a progress bar. ``None`` shows it on a terminal.
+            teacher_outputs (Tensor or numpy.ndarray, optional): What the model returns for all nodes, [N] or [N, C],
+                if it is known already, from a ``NeighborLoader`` say: the model is not evaluated then. It may be
+                memory-mapped.
+            checkpoint (path, optional): A folder to write finished nodes to as they come. After an interruption, the
+                same call goes on from there.
+            progress (bool, optional): Whether to show progress bars. ``None`` shows them on a terminal, if it takes
+                more than a second.
             **kwargs: Further arguments of the model. The surrogate uses ``edge_weight``, and no other.
         """
         checks.graph(x, edge_index, kwargs)
@@ -131,33 +144,46 @@ class DistillAndExplain(ExplainerAlgorithm):
             checks.count('top_k', top_k)
         if self._view().by_weight:
             raise ValueError("'solver' must be 'newton' to explain many nodes (got 'adam'): explain one node at a time")
+        checks.teacher_outputs(teacher_outputs, model, x)
         nodes = checks.index(index, x)
-        distilled = self._distill(model, x, edge_index, kwargs)
+        distilled = self._distill(model, x, edge_index, kwargs, None, teacher_outputs, progress)
+        view = self._view() if is_edge_list(edge_index) else self._view(edge_mask_type=None)
+        decomposition, surrogate = distilled.decomposition, distilled.surrogate
         with torch.no_grad():
             toward = self._toward(distilled, nodes, target)
-            found = score_nodes(distilled, nodes, toward, self._directions, top_k, progress)
+            kept = None
+            if checkpoint is not None:
+                parts = {'index': nodes, 'toward': toward, 'top_k': top_k, 'rule': repr(self._rule)}
+                evidence = decomposition.evidence[nodes].sum(dim=0)  # tells other models and graphs apart
+                kept = Checkpoint(checkpoint, {**parts, 'num_hops': surrogate.num_hops, 'evidence': evidence})
+            max_bytes = budget(self.max_memory, x.device)
+            found = score_nodes(decomposition, nodes, toward, self._rule, top_k, max_bytes, progress, kept)
         trust = distilled.trust(nodes)
         warn_if_doubtful(trust['surrogate_agreement'], distilled, nodes)
-        view = self._view() if is_edge_list(edge_index) else self._view(edge_mask_type=None)
-        scores = to_csr(x.size(0), *found) if top_k is None else None
+        target = distilled.target if target is None else target
+        request = Request(surrogate, self._rule, view, self.model_config, target, toward)
+        graph = Graph(decomposition, x, edge_index, kwargs)
+        if top_k is None:
+            return NodeExplanations(nodes, Rows(*found).matrix(x.size(0)), None, trust, request, graph)
+        return NodeExplanations(nodes, None, found, trust, request, graph)
 
-        def explain(b: int) -> Explanation:
-            own = nodes[b : b + 1]
-            with torch.no_grad():
-                directions = self._directions(distilled, own, None if toward is None else toward[b : b + 1])
-                explanation = to_explanation(distilled, own, directions, x, edge_index, view)
-            explanation._model_config = self.model_config
-            explanation._model_args = list(kwargs)
-            given = {'x': x, 'edge_index': edge_index, 'index': own, 'prediction': None}
-            explanation.update({**given, **kwargs, 'target': distilled.target if target is None else target})
-            return explanation
+    def distill(
+        self,
+        model: torch.nn.Module | None,
+        x: Tensor,
+        edge_index: Any,
+        *,
+        teacher_outputs: Tensor | np.ndarray | None = None,
+        progress: bool | None = None,
+        **kwargs: Any,
+    ) -> Surrogate:
+        r"""Returns the surrogate that explanations of these inputs use, and distils it if it is not cached.
 
-        return NodeExplanations(nodes, scores, None if top_k is None else found, trust, explain)
-
-    def distill(self, model: torch.nn.Module, x: Tensor, edge_index: Any, **kwargs: Any) -> Surrogate:
-        r"""Returns the surrogate that explanations of these inputs use, and distils it if it is not cached."""
+        For the arguments, see :meth:`explain_nodes`.
+        """
         checks.graph(x, edge_index, kwargs)
-        return self._distill(model, x, edge_index, kwargs).surrogate
+        checks.teacher_outputs(teacher_outputs, model, x)
+        return self._distill(model, x, edge_index, kwargs, None, teacher_outputs, progress).surrogate
 
     def connect(self, explainer_config: ExplainerConfig, model_config: ModelConfig) -> None:
         r"""Takes the configuration of an :class:`~torch_geometric.explain.Explainer`, or says why it can't."""
@@ -182,9 +208,17 @@ class DistillAndExplain(ExplainerAlgorithm):
         return None
 
     def _distill(
-        self, model: torch.nn.Module, x: Tensor, edge_index: Any, kwargs: dict[str, Any], target: Tensor | None = None
+        self,
+        model: torch.nn.Module | None,
+        x: Tensor,
+        edge_index: Any,
+        kwargs: dict[str, Any],
+        target: Tensor | None = None,
+        teacher_outputs: Tensor | np.ndarray | None = None,
+        progress: bool | None = False,
     ) -> Distilled:
         config = self.model_config
+        model = _NO_MODEL if model is None else model
         reach = receptive_field(model)
         if isinstance(self.num_hops, int):
             hops: tuple[int, ...] = (self.num_hops,)
@@ -203,7 +237,17 @@ class DistillAndExplain(ExplainerAlgorithm):
         def create() -> Distilled:
             checks.content(x, edge_index, kwargs.get('edge_weight'))
             with torch.no_grad():
-                distilled = distill(model, x, edge_index, kwargs, config, settings)
+                distilled = distill(
+                    model,
+                    x,
+                    edge_index,
+                    kwargs,
+                    config,
+                    settings,
+                    teacher_outputs=teacher_outputs,
+                    max_bytes=budget(self.max_memory, x.device),
+                    progress=progress,
+                )
             warn_if_not_converged(distilled)
             if not is_current(distilled):
                 warn_about_randomness()
@@ -211,7 +255,7 @@ class DistillAndExplain(ExplainerAlgorithm):
 
         if self.cache is None:
             return create()
-        return self.cache.get_or_create(model, (x, edge_index, kwargs), settings, create, is_current)
+        return self.cache.get_or_create(model, (x, edge_index, kwargs, teacher_outputs), settings, create, is_current)
 
     def _toward(self, distilled: Distilled, nodes: Tensor, target: Tensor | None) -> Tensor | None:
         config = self.model_config
@@ -259,10 +303,13 @@ class FastDnXAlgorithm(DistillAndExplain):
             over its maximum, or ``'minmax'``. (default: ``'rank'``)
         cache (SurrogateCache, optional): Where distilled models are kept; ``None`` turns caching off.
             (default: one cache, shared by all explainers)
+        max_memory (int, optional): About how many bytes to work in, beyond what goes in and out; ``None`` is half of
+            what is free. Propagated features that take more are kept in temporary files. (default: ``None``)
     """
 
-    def _directions(self, distilled: Distilled, nodes: Tensor, toward: Tensor | None) -> Directions:
-        return Directions(projection(distilled, nodes) if toward is None else toward)
+    @property
+    def _rule(self) -> Projection:
+        return Projection()
 
 
 class DnXAlgorithm(DistillAndExplain):
@@ -278,7 +325,7 @@ class DnXAlgorithm(DistillAndExplain):
     those of :class:`FastDnXAlgorithm` then.
 
     Args:
-        num_hops, ridge, score, contrast, edge_score, mask, cache: See :class:`FastDnXAlgorithm`.
+        num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory: See :class:`FastDnXAlgorithm`.
         epsilon (float): The weight of the entropy, as a share of :math:`\|Z_i - b\|^2` (where contributions cancel,
             of a hundredth of the largest of their squares). (default: ``0.01``)
         prior (str): What the entropy pulls toward: ``'uniform'`` over the neighbourhood, or ``'propagation'``, in
@@ -300,6 +347,7 @@ class DnXAlgorithm(DistillAndExplain):
         edge_score: str = 'flow',
         mask: str = 'rank',
         cache: SurrogateCache | None = shared_cache,
+        max_memory: int | None = None,
         *,
         epsilon: float = 0.01,
         prior: str = 'uniform',
@@ -307,17 +355,16 @@ class DnXAlgorithm(DistillAndExplain):
         epochs: int = 100,
         lr: float = 0.1,
     ) -> None:
-        super().__init__(num_hops, ridge, score, contrast, edge_score, mask, cache)
+        super().__init__(num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory)
         self.epsilon = checks.positive('epsilon', epsilon)
         self.prior = checks.choice('prior', prior, ('uniform', 'propagation'))
         self.solver = checks.choice('solver', solver, ('newton', 'adam'))
         self.epochs = checks.count('epochs', epochs)
         self.lr = checks.positive('lr', lr)
 
-    def _directions(self, distilled: Distilled, nodes: Tensor, toward: Tensor | None) -> Directions:
-        if self.solver == 'adam':
-            return mixture(distilled, nodes, toward, self.prior, partial(solve_adam, epochs=self.epochs, lr=self.lr))
-        return mixture(distilled, nodes, toward, self.prior, partial(solve, epsilon=self.epsilon))
+    @property
+    def _rule(self) -> Mixture:
+        return Mixture(self.epsilon, self.prior, self.solver, self.epochs, self.lr)
 
     def _refusal(self) -> str | None:
         config = self.explainer_config

@@ -16,6 +16,8 @@ from torch import Tensor
 from pyg_dnx.propagation import pull_back
 from pyg_dnx.surrogate import Decomposition
 
+MAX_FLOW_ENTRIES = 2**18  # at a time, since each takes two vectors over the outputs
+
 
 class Attribution:
     r"""The scores for some nodes, explained jointly: the sum of what explains each of them.
@@ -75,9 +77,12 @@ class Attribution:
         r"""What each entry of Ã carries, self-loops included: the entries that carry anything [m], and how much [m]."""
         operator = self.decomposition.operator
         receivers, _, entry, owner = self.last_step
+        carried = torch.zeros_like(operator.value[entry])
         # Step l of L leaves its source with Ã^l h, and meets what was pulled back over the L - 1 - l steps to come.
-        leaving = self.decomposition.propagated[:-1, operator.col[entry]]  # [L, m, C]
-        arriving = self.signal.new_zeros(len(self.steps) - 1, receivers.numel(), self.signal.size(1))
-        for hop, step in enumerate(self.steps[:-1]):
-            arriving[-1 - hop, torch.searchsorted(receivers, step.nodes)] = step.signal
-        return entry, operator.value[entry] * (leaving * arriving[:, owner]).sum(dim=(0, 2))
+        for leaving, step in zip(self.decomposition.propagated[:-1], reversed(self.steps[:-1]), strict=True):
+            arriving = self.signal.new_zeros(receivers.numel(), self.signal.size(1))
+            arriving[torch.searchsorted(receivers, step.nodes)] = step.signal
+            for part in range(0, entry.numel(), MAX_FLOW_ENTRIES):
+                here = slice(part, part + MAX_FLOW_ENTRIES)
+                carried[here] += (leaving[operator.col[entry[here]]] * arriving[owner[here]]).sum(dim=1)
+        return entry, operator.value[entry] * carried

@@ -6,13 +6,14 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.explain.config import ModelConfig, ModelMode
 from torch_geometric.utils import is_torch_sparse_tensor
 
+from pyg_dnx.adjacency import is_edge_list
 from pyg_dnx.cache import SurrogateCache
-from pyg_dnx.propagation import is_edge_list
 
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
@@ -124,6 +125,23 @@ def content(x: Tensor, edge_index: Any, edge_weight: Any) -> None:
         )
     if not bool(edge_weight.isfinite().all()):
         raise ValueError("'edge_weight' must be finite (got NaN or infinity): drop those edges")
+
+
+def teacher_outputs(value: Any, model: Any, x: Tensor) -> None:
+    if value is None:
+        if model is None:
+            raise TypeError("'model' must be a module unless 'teacher_outputs' is given (got None): pass one of them")
+        return
+    if not isinstance(value, (Tensor, np.ndarray)):
+        raise TypeError(
+            f"'teacher_outputs' must be a tensor or a NumPy array (got {type(value).__name__}): pass what the model "
+            f'returns for all nodes'
+        )
+    if len(value.shape) not in (1, 2) or value.shape[0] != x.size(0):
+        raise ValueError(
+            f"'teacher_outputs' must have shape [{x.size(0)}] or [{x.size(0)}, C], one row a node of 'x' (got "
+            f'{list(value.shape)}): pass what the model returns for all nodes'
+        )
 
 
 def index(value: Any, x: Tensor) -> Tensor:

@@ -2,27 +2,103 @@ r"""Directions turn contributions, which are vectors over the model's outputs, i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pyg_dnx.distillation import Distilled
-from pyg_dnx.propagation import padded_rows, row_chunks, rows
-from pyg_dnx.simplex import Solution
+from pyg_dnx.propagation import Rows, padded_rows, row_chunks, rows_of
+from pyg_dnx.simplex import Solution, solve, solve_adam
+from pyg_dnx.surrogate import Decomposition
 
 
 class Directions(NamedTuple):
     direction: Tensor  # [B, C]
     duality_gap: Tensor | None = None  # [B], DnX's
-    node_weight: Tensor | None = None  # [N], DnX's weights E, their mean over the explained nodes
+    node_weight: Tensor | None = None  # [N], DnX's weights E, their sum over the explained nodes
 
 
-def projection(distilled: Distilled, nodes: Tensor) -> Tensor:
-    r"""The paper's direction for FastDnX, :math:`Z_i - b` [B, C]: what all contributions add up to."""
-    return distilled.decomposition.evidence[nodes]
+@dataclass(frozen=True)
+class Projection:
+    r"""FastDnX's directions: :math:`Z_i - b` as in the paper, what all contributions add up to, or a target's."""
+
+    def __call__(
+        self, decomposition: Decomposition, nodes: Tensor, toward: Tensor | None, rows: Rows | None = None
+    ) -> Directions:
+        return Directions(decomposition.evidence[nodes] if toward is None else toward)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    r"""DnX's directions: the optimal dual variable of each node's program over its own neighbourhood.
+
+    With a target, contributions are numbers, whose order is FastDnX's: its direction is taken then, and the program
+    only gives the weights.
+    """
+
+    epsilon: float
+    prior: str  # 'uniform', or 'propagation', in proportion to |Ã^L_ij|
+    solver: str  # 'newton' or 'adam'
+    epochs: int
+    lr: float
+
+    def __call__(
+        self, decomposition: Decomposition, nodes: Tensor, toward: Tensor | None, rows: Rows | None = None
+    ) -> Directions:
+        r"""Finds the directions of ``nodes`` [B].
+
+        Args:
+            decomposition: The surrogate on the graph.
+            nodes: The explained nodes [B].
+            toward: Directions [B, C] on which contributions are projected first, or ``None``.
+            rows: The nodes' rows of :math:`\tilde{A}^L`, if they are known; else they are computed in chunks.
+        """
+        if rows is None:
+            operator, num_hops = decomposition.operator, decomposition.surrogate.num_hops
+            found = [
+                self(
+                    decomposition,
+                    nodes[chunk],
+                    None if toward is None else toward[chunk],
+                    rows_of(operator, nodes[chunk], num_hops),
+                )
+                for chunk in row_chunks(operator, nodes, num_hops)
+            ]
+            return Directions(
+                torch.cat([one.direction for one in found]),
+                torch.cat([cast(Tensor, one.duality_gap) for one in found]),
+                torch.stack([cast(Tensor, one.node_weight) for one in found]).sum(dim=0),
+            )
+
+        evidence = decomposition.evidence[nodes].double()
+        direction, gap = torch.zeros_like(evidence), torch.zeros_like(evidence[:, 0])
+        node_weight = evidence.new_zeros(decomposition.operator.num_nodes)
+        for group, entry, inside in padded_rows(rows.length, evidence.size(1)):
+            value, column = rows.value.take(entry) * inside, rows.column.take(entry)
+            contributions = value[:, :, None].double() * decomposition.hidden[column].double()
+            total = evidence[group]
+            mass = torch.ones_like(value) if self.prior == 'uniform' else value.abs().clamp(min=1e-30)
+            log_prior = (mass * inside).double().log().log_softmax(dim=1)
+            if toward is None:
+                solution = self._solve(contributions, total, log_prior)
+                alone = rows.length[group, None] == 1  # its weight is 1 and leaves nothing over for a direction
+                direction[group] = torch.where(alone, total, solution.direction)
+            else:
+                axis = toward[group].double()[:, None]  # [b, 1, C]
+                projected = (contributions * axis).sum(dim=2, keepdim=True)
+                solution = self._solve(projected, (total * axis[:, 0]).sum(dim=1, keepdim=True), log_prior)
+                direction[group] = axis[:, 0]  # on a line, any direction gives the same order
+            gap[group] = solution.gap
+            node_weight.index_add_(0, column[inside], solution.weight[inside])
+        return Directions(direction, gap, node_weight)
+
+    def _solve(self, contributions: Tensor, total: Tensor, log_prior: Tensor) -> Solution:
+        if self.solver == 'adam':
+            return solve_adam(contributions, total, log_prior, self.epochs, self.lr)
+        return solve(contributions, total, log_prior, self.epsilon)
 
 
 def toward_target(distilled: Distilled, nodes: Tensor, target: Tensor, contrast: int | str | None) -> Tensor:
@@ -44,48 +120,3 @@ def toward_target(distilled: Distilled, nodes: Tensor, target: Tensor, contrast:
     else:
         other = torch.full_like(target, int(contrast))
     return indicator - F.one_hot(other, num_classes)
-
-
-def mixture(
-    distilled: Distilled,
-    nodes: Tensor,
-    toward: Tensor | None,
-    prior: str,
-    solve: Callable[[Tensor, Tensor, Tensor], Solution],
-) -> Directions:
-    r"""DnX's direction: the optimal dual variable of each node's program over its own neighbourhood.
-
-    With ``toward``, contributions are numbers, whose order is FastDnX's: the direction is ``toward`` then, and the
-    program gives the weights.
-
-    Args:
-        distilled: The distilled model.
-        nodes: The explained nodes [B].
-        toward: Directions [B, C] on which contributions are projected first, or ``None``.
-        prior: The prior over neighbours, ``'uniform'`` or ``'propagation'`` (in proportion to :math:`|Ã^L_{ij}|`).
-        solve: Solves a padded batch of programs from contributions, their sums, and the log-prior.
-    """
-    decomposition = distilled.decomposition
-    evidence = decomposition.evidence[nodes].double()
-    direction, gap = torch.zeros_like(evidence), torch.zeros_like(evidence[:, 0])
-    weight = evidence.new_zeros(decomposition.operator.num_nodes)
-    for chunk in row_chunks(decomposition.operator, nodes, decomposition.surrogate.num_hops):
-        owner, column, value = rows(decomposition.operator, nodes[chunk], decomposition.surrogate.num_hops)
-        count = torch.bincount(owner, minlength=chunk.numel())
-        for batch, entry, inside in padded_rows(count, evidence.size(1)):
-            contributions = (value[entry] * inside)[:, :, None].double() * decomposition.hidden[column[entry]].double()
-            total = evidence[chunk[batch]]
-            mass = torch.ones_like(value[entry]) if prior == 'uniform' else value[entry].abs().clamp(min=1e-30)
-            log_prior = (mass * inside).double().log().log_softmax(dim=1)
-            if toward is None:
-                solution = solve(contributions, total, log_prior)
-                alone = count[batch, None] == 1  # its weight is 1 and leaves nothing over for a direction
-                direction[chunk[batch]] = torch.where(alone, total, solution.direction)
-            else:
-                axis = toward[chunk[batch]].double()[:, None]  # [b, 1, C]
-                projected = (contributions * axis).sum(dim=2, keepdim=True)
-                solution = solve(projected, (total * axis[:, 0]).sum(dim=1, keepdim=True), log_prior)
-                direction[chunk[batch]] = axis[:, 0]  # on a line, any direction gives the same order
-            gap[chunk[batch]] = solution.gap
-            weight.index_add_(0, column[entry[inside]], solution.weight[inside])
-    return Directions(direction, gap, weight / nodes.numel())

@@ -7,17 +7,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.explain.config import ModelConfig, ModelMode
 
-from pyg_dnx.propagation import Operator, normalized_adjacency
-from pyg_dnx.solvers import Fit, fit_classifier, fit_regressor, kl_divergence
+from pyg_dnx.adjacency import Operator, normalized_adjacency
+from pyg_dnx.features import Features, propagate
+from pyg_dnx.solvers import PRECISE_MAX_SIZE, Fit, fit_classifier, fit_regressor, kl_divergence
 from pyg_dnx.surrogate import Decomposition, Report, Surrogate
-from pyg_dnx.teacher import predicted_target, query, to_targets
+from pyg_dnx.teacher import query, to_targets
 
 DEFAULT_RIDGE = 1.5e-6
 HELD_OUT_SHARE = 0.2
+MAX_NODES_TO_CHOOSE_HOPS = 2**16
+MAX_TRUST_SIZE = 2**22  # numbers; up to here, all nodes are judged at once, and single explanations cost less
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Distilled:
 
     Attributes:
         decomposition (Decomposition): The surrogate on this graph.
-        outputs (Tensor): The model's class probabilities or regression outputs [N, C], in float64.
+        outputs (Tensor): The model's class probabilities or regression outputs [N, C]; in float64 unless large.
         target (Tensor): The target that PyG derives from the model's outputs.
     """
 
@@ -75,17 +79,23 @@ class Distilled:
         - ``bias_decides``: whether its class comes from the bias: the evidence of nodes, which is all that scores
           share out, points to another class.
         """
+        if self.outputs.numel() > MAX_TRUST_SIZE:
+            return self._judge(nodes)
         return {name: values[nodes] for name, values in self._trust.items()}
 
     @cached_property
     def _trust(self) -> dict[str, Tensor]:
-        evidence, logits = self.decomposition.evidence, self.decomposition.logits.double()
+        return self._judge(slice(None))
+
+    def _judge(self, nodes: Tensor | slice) -> dict[str, Tensor]:
+        evidence, outputs = self.decomposition.evidence[nodes], self.outputs[nodes].double()
+        logits = (evidence + self.surrogate.bias).double()
         if self.surrogate.report.mode == 'regression':
-            error = (logits - self.outputs).norm(dim=1)
+            error = (logits - outputs).norm(dim=1)
             agreement, by_bias = error <= self.spread + 1e-6, torch.zeros_like(error, dtype=torch.bool)
         else:
-            error = (logits.softmax(dim=1) - self.outputs).norm(dim=1)
-            agreement = logits.argmax(dim=1) == self.outputs.argmax(dim=1)
+            error = (logits.softmax(dim=1) - outputs).norm(dim=1)
+            agreement = logits.argmax(dim=1) == outputs.argmax(dim=1)
             by_bias = logits.argmax(dim=1) != evidence.argmax(dim=1)
         return {
             'surrogate_agreement': agreement,
@@ -101,26 +111,30 @@ def distill(
     kwargs: dict[str, Any],
     config: ModelConfig,
     settings: Settings,
+    *,
+    teacher_outputs: Tensor | np.ndarray | None = None,
+    max_bytes: int = 2**62,
+    progress: bool | None = False,
 ) -> Distilled:
-    r"""Distils ``model`` with one evaluation of it."""
+    r"""Distils ``model`` with one evaluation of it, or with none if its outputs are given."""
     start = time.perf_counter()
-    features = x.detach().to(torch.promote_types(x.dtype, torch.float32))
-    operator = normalized_adjacency(edge_index, kwargs.get('edge_weight'), x.size(0), features.dtype, settings.flow)
-    outputs = query(model, x, edge_index, kwargs)
-    targets = to_targets(outputs, config)
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    operator = normalized_adjacency(edge_index, kwargs.get('edge_weight'), x.size(0), dtype, settings.flow)
+    outputs = query(model, x, edge_index, kwargs) if teacher_outputs is None else teacher_outputs
+    precise = torch.float64 if x.numel() <= PRECISE_MAX_SIZE else dtype
+    targets, predicted = to_targets(outputs, config, precise, x.device)
     regression = config.mode == ModelMode.regression
 
     num_hops, held_out = settings.hops[0], None
     if len(settings.hops) > 1:
-        held_out = _held_out_loss(operator, features, targets, settings, regression)
+        held_out = _held_out_loss(operator, x, targets, settings, regression, max_bytes)
         num_hops = min(held_out, key=held_out.__getitem__)
 
-    propagated = features
-    for _ in range(num_hops):
-        propagated = operator @ propagated
-    propagated = propagated.double()
-    fit = _fit(propagated, targets, settings.ridge, regression)
-    loss, agreement = _quality(propagated @ fit.weight + fit.bias, targets, regression)
+    features = propagate(operator, x.detach(), num_hops, precise, max_bytes)
+    fit = _fit(features, targets, settings.ridge, regression, progress)
+    evidence = torch.cat([chunk @ fit.weight.to(chunk.dtype) for _, chunk in features.chunks()])
+    del features
+    loss, agreement = _quality(evidence + fit.bias.to(evidence.dtype), targets, regression)
     report = Report(
         kl=loss,
         agreement=agreement,
@@ -132,41 +146,45 @@ def distill(
         mode=config.mode.value,
         held_out=held_out,
     )
-    weight, bias = fit.weight.to(features.dtype), fit.bias.to(features.dtype)
-    surrogate = Surrogate(weight, bias, num_hops, report, settings.flow)
-    return Distilled(Decomposition(surrogate, operator, features), targets, predicted_target(outputs, config).clone())
+    surrogate = Surrogate(fit.weight.to(dtype), fit.bias.to(dtype), num_hops, report, settings.flow)
+    decomposition = Decomposition(surrogate, operator, x)
+    decomposition.evidence = evidence.to(dtype)  # saves propagating it once more
+    return Distilled(decomposition, targets, predicted)
 
 
 def _held_out_loss(
-    operator: Operator, features: Tensor, targets: Tensor, settings: Settings, regression: bool
+    operator: Operator, x: Tensor, targets: Tensor, settings: Settings, regression: bool, max_bytes: int
 ) -> dict[int, float]:
     r"""The loss on held-out nodes for each candidate number of hops, ascending."""
-    num_nodes = features.size(0)
+    num_nodes = x.size(0)
     generator = torch.Generator(device='cpu').manual_seed(0)
-    order = torch.randperm(num_nodes, generator=generator, device='cpu').to(features.device)
-    held = order[: max(1, int(HELD_OUT_SHARE * num_nodes))]
+    order = torch.randperm(num_nodes, generator=generator, device='cpu')[:MAX_NODES_TO_CHOOSE_HOPS].to(x.device)
+    held = order[: max(1, int(HELD_OUT_SHARE * order.numel()))]
     kept = order[held.numel() :] if num_nodes > 1 else held
     losses: dict[int, float] = {}
-    propagated = features
-    for num_hops in range(max(settings.hops) + 1):
-        propagated = operator @ propagated if num_hops else propagated
-        if num_hops in settings.hops:
-            fit = _fit(propagated[kept].double(), targets[kept], settings.ridge, regression)
-            logits = propagated[held].double() @ fit.weight + fit.bias
-            losses[num_hops] = _quality(logits, targets[held], regression)[0]
+    for num_hops in settings.hops:
+        features = propagate(operator, x.detach(), num_hops, targets.dtype, max_bytes)
+        fit = _fit(Features.of(features.rows(kept)), targets[kept], settings.ridge, regression)
+        logits = features.rows(held).double() @ fit.weight + fit.bias
+        losses[num_hops] = _quality(logits, targets[held], regression)[0]
     return losses
 
 
-def _fit(features: Tensor, targets: Tensor, ridge: float, regression: bool) -> Fit:
-    return fit_regressor(features, targets, ridge) if regression else fit_classifier(features, targets, ridge)
+def _fit(features: Features, targets: Tensor, ridge: float, regression: bool, progress: bool | None = False) -> Fit:
+    if regression:
+        return fit_regressor(features, targets, ridge)
+    return fit_classifier(features, targets, ridge, progress=progress)
 
 
 def _quality(logits: Tensor, targets: Tensor, regression: bool) -> tuple[float, float]:
     r"""The loss and the agreement of a surrogate's ``logits`` with the model's ``targets``."""
     if regression:
+        logits, targets = logits.double(), targets.double()
         error = (logits - targets).square().sum(dim=1).mean()
         variance = (targets - targets.mean(dim=0)).square().sum(dim=1).mean()
         smallest = torch.finfo(targets.dtype).eps * targets.square().sum(dim=1).mean() + torch.finfo(targets.dtype).tiny
         return 0.5 * float(error), 1.0 - float(error / torch.maximum(variance, smallest))
     agreement = (logits.argmax(dim=1) == targets.argmax(dim=1)).double().mean()
-    return float(kl_divergence(targets, logits).mean()), float(agreement)
+    parts = zip(targets.split(2**16), logits.split(2**16), strict=True)
+    loss = sum(float(kl_divergence(target.double(), logit.double()).sum()) for target, logit in parts)
+    return loss / logits.size(0), float(agreement)

@@ -16,6 +16,7 @@ from pyg_dnx.attribution import Attribution
 from pyg_dnx.directions import Directions
 from pyg_dnx.distillation import Distilled
 from pyg_dnx.masks import to_mask
+from pyg_dnx.surrogate import Decomposition
 
 DISAGREEMENT_TO_WARN = 0.1  # the share of explained nodes
 _NOT_THE_USER = {'pyg_dnx', 'torch', 'torch_geometric'}
@@ -37,22 +38,29 @@ class View:
 
 
 def to_explanation(
-    distilled: Distilled, nodes: Tensor, directions: Directions, x: Tensor, edge_index: Any, view: View
+    decomposition: Decomposition,
+    nodes: Tensor,
+    directions: Directions,
+    trust: dict[str, Tensor],
+    x: Tensor,
+    edge_index: Any,
+    view: View,
 ) -> Explanation:
-    r"""Explains ``nodes`` [B] jointly, by masks and signed scores."""
-    attribution = Attribution(distilled.decomposition, nodes, directions.direction)
+    r"""Explains ``nodes`` [B] jointly, by masks and signed scores, and says how far to trust the surrogate there."""
+    attribution = Attribution(decomposition, nodes, directions.direction)
     inside = attribution.neighbourhood
     dtype = x.dtype if x.dtype.is_floating_point else torch.float32
     scores = attribution.node_scores()
-    if view.by_weight and directions.node_weight is not None:
-        scores = directions.node_weight[inside].to(scores.dtype)
+    weight = None if directions.node_weight is None else directions.node_weight.to(scores.dtype) / nodes.numel()
+    if view.by_weight and weight is not None:
+        scores = weight[inside]
     node_score = scores.new_zeros(x.size(0))
     node_score[inside] = scores
     explanation = Explanation(node_score=node_score)
-    if directions.node_weight is not None:
-        explanation.node_weight = directions.node_weight.to(scores.dtype)
+    if weight is not None:
+        explanation.node_weight = weight
         explanation.duality_gap = directions.duality_gap
-    explanation.update(distilled.trust(nodes))
+    explanation.update(trust)
 
     if view.node_mask_type == MaskType.object:
         explanation.node_mask = to_mask(node_score, inside, view.mask, dtype)[:, None]

@@ -6,6 +6,7 @@ Classification minimises, over zero-sum :math:`\Theta` and :math:`b`,
     \frac{1}{N} \sum_i \mathrm{KL}(Y_i \,\|\, \mathrm{softmax}(S_i \Theta + b)) + \frac{\rho}{2} \|\Theta\|_F^2,
 
 and regression :math:`\frac{1}{2N} \|S \Theta + b - Y\|_F^2 + \frac{\rho}{2} \|\Theta\|_F^2`. The bias is free.
+Features come as column blocks of S, which may be on disk: besides these, only a chunk of rows is held at a time.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from pyg_dnx.features import Features
+from pyg_dnx.lbfgs import add_to_diagonal, cholesky, minimise_kl
+
 NEWTON_MAX_SIZE = 768  # variables; the Hessian is square in them
 NEWTON_MAX_WORK = 2e8  # products to assemble one Hessian; above, L-BFGS is faster and smaller
-CHOLESKY_MAX_SIZE = 8192  # features; above, the preconditioner is diagonal
+PRECISE_MAX_SIZE = 2**24  # features times nodes; above, float32 and a looser tolerance, which explanations don't feel
 
 
 class Fit(NamedTuple):
@@ -27,34 +31,48 @@ class Fit(NamedTuple):
     converged: bool
 
 
-def fit_classifier(features: Tensor, probs: Tensor, ridge: float, solver: str | None = None) -> Fit:
-    r"""Fits the multinomial logistic regression of soft targets ``probs`` [N, C] on ``features`` [N, F]."""
-    used = features.any(dim=0)
+def fit_classifier(
+    features: Tensor | Features, probs: Tensor, ridge: float, solver: str | None = None, progress: bool | None = False
+) -> Fit:
+    r"""Fits the multinomial logistic regression of soft targets ``probs`` [N, C] on ``features`` [N, F].
+
+    Up to ``PRECISE_MAX_SIZE`` features in all it is solved to its optimum in float64, above to a thousandth of the KL.
+    """
+    matrix, basis = Features.of(features), zero_sum_basis(probs.double())
+    if matrix.num_nodes * matrix.num_features > PRECISE_MAX_SIZE:
+        return _finish(*minimise_kl(matrix, probs, ridge, basis, progress), basis, 'lbfgs')
+    dense, probs = matrix.rows().double(), probs.double()
+    used = dense.any(dim=0)
     if not bool(used.all()):  # as in one-hot degrees: the weights of a feature that is always zero are zero
-        fit = fit_classifier(features[:, used], probs, ridge, solver)
-        weight = features.new_zeros(features.size(1), probs.size(1))
+        fit = fit_classifier(dense[:, used], probs, ridge, solver)
+        weight = dense.new_zeros(used.numel(), probs.size(1))
         weight[used] = fit.weight
         return fit._replace(weight=weight)
-    basis = zero_sum_basis(probs)
     if basis.size(1) == 0:
-        return Fit(features.new_zeros(features.size(1), 1), features.new_zeros(1), 'closed form', True)
-    size, pairs = features.size(1) + 1, basis.size(1) * (basis.size(1) + 1) // 2
-    small = size * basis.size(1) <= NEWTON_MAX_SIZE and features.size(0) * pairs * size**2 <= NEWTON_MAX_WORK
-    solve = {'newton': _newton, 'lbfgs': _lbfgs}[solver or ('newton' if small else 'lbfgs')]
-    return solve(features, probs, ridge, basis)
+        return Fit(dense.new_zeros(dense.size(1), 1), dense.new_zeros(1), 'closed form', True)
+    size, pairs = dense.size(1) + 1, basis.size(1) * (basis.size(1) + 1) // 2
+    small = size * basis.size(1) <= NEWTON_MAX_SIZE and dense.size(0) * pairs * size**2 <= NEWTON_MAX_WORK
+    if solver == 'newton' or (solver is None and small):
+        return _newton(dense, probs, ridge, basis)
+    return _finish(*minimise_kl(Features.of(dense), probs, ridge, basis, progress), basis, 'lbfgs')
 
 
-def fit_regressor(features: Tensor, outputs: Tensor, ridge: float) -> Fit:
+def fit_regressor(features: Tensor | Features, outputs: Tensor, ridge: float) -> Fit:
     r"""Fits the ridge regression of ``outputs`` [N, C] on ``features`` [N, F] in closed form."""
-    center, mean = features.mean(dim=0), outputs.mean(dim=0)
-    features, outputs = features - center, outputs - mean
-    num_nodes, num_features = features.shape
-    if num_features <= num_nodes:
-        gram = _add_to_diagonal(features.T @ features / num_nodes, ridge)
-        weight = _solve(gram, features.T @ outputs / num_nodes)
+    matrix, outputs = Features.of(features), outputs.double()
+    num_nodes, num_features = matrix.num_nodes, matrix.num_features
+    center, mean = matrix.mean(), outputs.mean(dim=0)
+    if num_features > num_nodes:
+        centered = matrix.rows().double() - center
+        gram = add_to_diagonal(centered @ centered.T / num_nodes, ridge)
+        weight = centered.T @ _solve(gram, (outputs - mean) / num_nodes)
     else:
-        gram = _add_to_diagonal(features @ features.T / num_nodes, ridge)
-        weight = features.T @ _solve(gram, outputs / num_nodes)
+        gram, moment = center.new_zeros(num_features, num_features), center.new_zeros(num_features, outputs.size(1))
+        for rows, chunk in matrix.chunks():
+            centered = chunk.double() - center
+            gram += centered.T @ centered / num_nodes
+            moment += centered.T @ (outputs[rows] - mean) / num_nodes
+        weight = _solve(add_to_diagonal(gram, ridge), moment)
     return Fit(weight, mean - center @ weight, 'closed form', True)
 
 
@@ -98,11 +116,11 @@ def _newton(features: Tensor, probs: Tensor, ridge: float, basis: Tensor, max_it
         hessian[first, second] = blocks
         hessian[second, first] = blocks
         hessian = hessian.transpose(1, 2).reshape(theta.numel(), theta.numel())
-        hessian = _add_to_diagonal(hessian, (penalty + 1e-12).repeat(size))
+        hessian = add_to_diagonal(hessian, (penalty + 1e-12).repeat(size))
         step = _solve(hessian, gradient.T.reshape(-1, 1)).view(size, -1).T
         decrement = float((gradient * step).sum())
         if decrement < 1e-9:  # each step now squares the error, so that this one is the last
-            return _finish(theta - step, basis, 'newton', True)
+            return _finish(theta - step, True, basis, 'newton')
         scale = 1.0
         while scale > 1e-8:
             candidate = theta - scale * step
@@ -111,78 +129,15 @@ def _newton(features: Tensor, probs: Tensor, ridge: float, basis: Tensor, max_it
                 break
             scale /= 2.0
         else:  # no descent left in this precision
-            return _finish(theta, basis, 'newton', decrement < 1e-8)
+            return _finish(theta, decrement < 1e-8, basis, 'newton')
         theta, loss, log_probs = candidate, new_loss, new_log_probs
-    return _finish(theta, basis, 'newton', False)
+    return _finish(theta, False, basis, 'newton')
 
 
-def _lbfgs(features: Tensor, probs: Tensor, ridge: float, basis: Tensor, max_iter: int = 1000) -> Fit:
-    num_nodes, num_features = features.shape
-    center = features.mean(dim=0)  # the free bias absorbs it, and the preconditioner is sharper without it
-    if num_features <= CHOLESKY_MAX_SIZE:
-        second_moment = features.T @ features / num_nodes - torch.outer(center, center)
-        factor = _cholesky(_add_to_diagonal(0.5 * second_moment, ridge))
-    else:
-        factor = (0.5 * features.var(dim=0, correction=0) + ridge).sqrt()[:, None]
-
-    def precondition(matrix: Tensor, transposed: bool) -> Tensor:
-        if factor.size(1) == 1:
-            return matrix / factor
-        return torch.linalg.solve_triangular(factor.T if transposed else factor, matrix, upper=transposed)
-
-    variable = features.new_zeros(num_features + 1, basis.size(1))
-
-    def unpack(variable: Tensor) -> tuple[Tensor, Tensor]:
-        weight = precondition(variable[:-1], transposed=True)
-        return weight, variable[-1] - center @ weight
-
-    def objective() -> Tensor:
-        weight, bias = unpack(variable)
-        log_probs = ((features @ weight + bias) @ basis.T).log_softmax(dim=1)
-        residual = (
-            basis.T @ (log_probs.exp() - probs).T / num_nodes
-        )  # a wide product is six times faster than a tall one
-        bias_gradient = residual.sum(dim=1)
-        gradient = (residual @ features).T + ridge * weight - torch.outer(center, bias_gradient)
-        gradient = precondition(gradient, transposed=False)
-        variable.grad = torch.cat([gradient, bias_gradient[None]])
-        return -(probs * log_probs).sum() / num_nodes + 0.5 * ridge * weight.square().sum()
-
-    optimizer = torch.optim.LBFGS(
-        [variable],
-        max_iter=max_iter,
-        max_eval=2 * max_iter,
-        tolerance_grad=1e-6,
-        tolerance_change=0.0,
-        history_size=20,
-        line_search_fn='strong_wolfe',
-    )
-    optimizer.step(objective)
-    objective()
-    converged = bool(variable.grad.abs().max() <= 1e-5)  # type: ignore[union-attr]
-    weight, bias = unpack(variable)
-    return _finish(torch.cat([weight, bias[None]]), basis, 'lbfgs', converged)
-
-
-def _finish(theta: Tensor, basis: Tensor, solver: str, converged: bool) -> Fit:
+def _finish(theta: Tensor, converged: bool, basis: Tensor, solver: str) -> Fit:
     theta = theta @ basis.T
     return Fit(theta[:-1], theta[-1], solver, converged)
 
 
-def _add_to_diagonal(matrix: Tensor, value: Tensor | float) -> Tensor:
-    matrix.diagonal().add_(value)
-    return matrix
-
-
-def _cholesky(matrix: Tensor) -> Tensor:
-    r"""Factors a positive semi-definite matrix, with as little added to its diagonal as it takes."""
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    jitter = torch.finfo(matrix.dtype).eps * matrix.diagonal().mean().clamp(min=1e-30)
-    while bool(info.any()):
-        factor, info = torch.linalg.cholesky_ex(_add_to_diagonal(matrix.clone(), jitter))
-        jitter = 10.0 * jitter
-    return factor
-
-
 def _solve(matrix: Tensor, right: Tensor) -> Tensor:
-    return torch.cholesky_solve(right, _cholesky(matrix))
+    return torch.cholesky_solve(right, cholesky(matrix))

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from os import PathLike
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pyg_dnx import checks
-from pyg_dnx.propagation import Operator, normalized_adjacency
-
-_FORMAT = 'pyg_dnx.Surrogate/1'
+from pyg_dnx import checks, files
+from pyg_dnx.adjacency import Operator, normalized_adjacency
 
 
 @dataclass(frozen=True)
@@ -85,34 +82,29 @@ class Surrogate:
         r"""Returns the surrogate on another device."""
         return Surrogate(self.weight.to(device), self.bias.to(device), self.num_hops, self.report, self.flow)
 
-    def save(self, path: str | PathLike[str]) -> None:
+    def save(self, path: files.Path) -> None:
         r"""Writes the surrogate to a file that :meth:`load` reads without running any code in it."""
-        content = {
-            'format': _FORMAT,
+        files.write(path, 'Surrogate', self.to_dict())
+
+    @staticmethod
+    def load(path: files.Path) -> Surrogate:
+        r"""Reads a surrogate that :meth:`save` wrote, onto the CPU."""
+        return files.read(path, 'Surrogate', Surrogate.from_dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        r"""The surrogate as tensors, numbers and strings."""
+        return {
             'weight': self.weight.cpu(),
             'bias': self.bias.cpu(),
             'num_hops': self.num_hops,
             'flow': self.flow,
             'report': asdict(self.report),
         }
-        torch.save(content, path)
 
     @staticmethod
-    def load(path: str | PathLike[str]) -> Surrogate:
-        r"""Reads a surrogate that :meth:`save` wrote, onto the CPU."""
-        try:
-            content = torch.load(path, map_location='cpu', weights_only=True)
-            if content.pop('format') != _FORMAT:
-                raise ValueError('another format')
-            report = Report(**content.pop('report'))
-            return Surrogate(report=report, **content)
-        except OSError:
-            raise
-        except Exception as error:  # what a damaged file makes the unpickler raise has no end
-            raise ValueError(
-                f"'path' must name a file written by 'Surrogate.save' (got {str(path)!r}, which is damaged or holds "
-                f'something else): save the surrogate again'
-            ) from error
+    def from_dict(content: dict[str, Any]) -> Surrogate:
+        r"""Undoes :meth:`to_dict`."""
+        return Surrogate(**{**content, 'report': Report(**content['report'])})
 
     def __repr__(self) -> str:
         num_features, num_outputs = self.weight.shape
@@ -137,17 +129,20 @@ class Decomposition:
         self.hidden = x.detach().to(surrogate.weight.dtype) @ surrogate.weight  # [N, C]
 
     @cached_property
-    def propagated(self) -> Tensor:
-        r""":math:`\tilde{A}^l X \Theta` for l = 0 … L, [L + 1, N, C]."""
+    def propagated(self) -> list[Tensor]:
+        r""":math:`\tilde{A}^l X \Theta` [N, C] for l = 0 … L."""
         steps = [self.hidden]
         for _ in range(self.surrogate.num_hops):
             steps.append(self.operator @ steps[-1])
-        return torch.stack(steps)
+        return steps
 
-    @property
+    @cached_property
     def evidence(self) -> Tensor:
         r""":math:`Z - b` [N, C]: the part of the logits that comes from nodes."""
-        return self.propagated[-1]
+        evidence = self.hidden
+        for _ in range(self.surrogate.num_hops):
+            evidence = self.operator @ evidence
+        return evidence
 
     @property
     def logits(self) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric import nn
@@ -32,6 +33,7 @@ _HOPS: dict[str, Callable[[Any], int | None]] = {
     'LabelPropagation': lambda layer: layer.num_layers,
     'PMLP': lambda layer: layer.num_layers,
 }
+ROWS_AT_A_TIME = 2**18
 _LAYERS = [(getattr(nn, name), hops) for name, hops in _HOPS.items() if hasattr(nn, name)]
 
 
@@ -50,17 +52,30 @@ def query(model: torch.nn.Module, x: Tensor, edge_index: Any, kwargs: dict[str, 
             f"'model' must return outputs of shape [{x.size(0)}] or [{x.size(0)}, C], one row a node of 'x' (got "
             f'{list(outputs.shape)}): use a node-level model'
         )
-    return outputs
+    return outputs.detach()
 
 
-def to_targets(outputs: Tensor, config: ModelConfig) -> Tensor:
-    r"""Turns model outputs into what the surrogate is distilled from, in float64.
+def to_targets(
+    outputs: Tensor | np.ndarray, config: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    r"""Turns model outputs, [N] or [N, C], into what the surrogate is distilled from and compared with.
 
     Returns:
-        Class probabilities [N, C], C = 2 for binary models, or regression outputs [N, C].
+        Class probabilities [N, C], C = 2 for binary models, or regression outputs [N, C]; and the target that
+        :class:`~torch_geometric.explain.Explainer` derives from the same outputs.
     """
-    outputs = outputs.detach().double().clone()
-    outputs = outputs if outputs.dim() == 2 else outputs.view(-1, 1)
+    targets, predicted = [], []
+    for first in range(0, outputs.shape[0], ROWS_AT_A_TIME):  # an array on disk is never read as a whole
+        part = outputs[first : first + ROWS_AT_A_TIME]
+        part = part if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
+        part = part.detach().to(device)
+        targets.append(_to_targets(part, config).to(dtype))
+        predicted.append(_predicted_target(part, config))
+    return torch.cat(targets), torch.cat(predicted)
+
+
+def _to_targets(outputs: Tensor, config: ModelConfig) -> Tensor:
+    outputs = outputs.double() if outputs.dim() == 2 else outputs.double().view(-1, 1)
     if config.mode == ModelMode.regression:
         return _finite(outputs)
     if config.mode == ModelMode.binary_classification:
@@ -87,8 +102,7 @@ def to_targets(outputs: Tensor, config: ModelConfig) -> Tensor:
     return probs / probs.sum(dim=1, keepdim=True)
 
 
-def predicted_target(outputs: Tensor, config: ModelConfig) -> Tensor:
-    r"""The ``target`` that :class:`~torch_geometric.explain.Explainer` derives from the same outputs."""
+def _predicted_target(outputs: Tensor, config: ModelConfig) -> Tensor:
     if config.mode == ModelMode.regression:
         return outputs
     if config.mode == ModelMode.multiclass_classification:

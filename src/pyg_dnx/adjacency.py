@@ -1,0 +1,212 @@
+r"""From a graph to its propagation operator.
+
+The operator is :math:`\tilde{A}`, the normalised adjacency matrix with self-loops that
+:class:`torch_geometric.nn.SGConv` uses. Row :math:`v` holds the messages that node :math:`v` receives.
+Degrees are those of the whole graph, and no dense :math:`N \times N` matrix is ever formed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.utils import is_torch_sparse_tensor
+
+
+@dataclass(frozen=True)
+class Operator:
+    r"""The matrix :math:`\tilde{A}` in CSR form."""
+
+    rowptr: Tensor  # [N + 1], int64
+    col: Tensor  # [nnz], the sources of the messages, int32 where that is enough: products with it are faster
+    value: Tensor  # [nnz]
+    edge_id: Tensor  # [nnz], the edge's place in `edge_index`, -1 for an added self-loop; [0] if edges have no order
+
+    @property
+    def num_nodes(self) -> int:
+        return self.rowptr.numel() - 1
+
+    @cached_property
+    def offsets(self) -> Tensor:
+        r"""``rowptr`` in the type of ``col``."""
+        return self.rowptr.to(self.col.dtype)
+
+    @cached_property
+    def csr(self) -> Tensor:
+        r"""The operator as a sparse matrix of PyTorch, in which parallel edges are one entry."""
+        parts = (self.rowptr, self.col, self.value) if not self._has_parallel_edges() else self._merged()
+        return csr_matrix(parts[0].to(self.col.dtype), *parts[1:], (self.num_nodes, self.num_nodes))
+
+    def _keys(self, rows: range) -> Tensor:
+        r"""A number for each entry of some rows, that only parallel edges have in common."""
+        first, last = self.rowptr[[rows.start, rows.stop]].tolist()
+        key = torch.arange(len(rows), dtype=self.col.dtype, device=self.col.device).mul_(self.num_nodes)
+        return key.repeat_interleave(self.rowptr[rows.start : rows.stop + 1].diff()).add_(self.col[first:last])
+
+    def _row_ranges(self) -> Iterator[range]:
+        step = max(1, torch.iinfo(self.col.dtype).max // self.num_nodes)
+        return (range(first, min(first + step, self.num_nodes)) for first in range(0, self.num_nodes, step))
+
+    def _has_parallel_edges(self) -> bool:
+        return any(bool((self._keys(rows).sort().values.diff() == 0).any()) for rows in self._row_ranges())
+
+    def _merged(self) -> tuple[Tensor, Tensor, Tensor]:
+        length, col, value = [], [], []
+        for rows in self._row_ranges():
+            first, last = self.rowptr[[rows.start, rows.stop]].tolist()
+            key, place = torch.unique(self._keys(rows), return_inverse=True)
+            length.append(torch.bincount(key // self.num_nodes, minlength=len(rows)))
+            col.append(key % self.num_nodes)
+            value.append(self.value.new_zeros(key.numel()).index_add_(0, place, self.value[first:last]))
+        return F.pad(torch.cat(length).cumsum(0), (1, 0)), torch.cat(col), torch.cat(value)
+
+    @cached_property
+    def transposed(self) -> Operator:
+        target = torch.arange(self.num_nodes, device=self.col.device).repeat_interleave(self.rowptr.diff())
+        rowptr, order = _sort_rows(self.col, self.num_nodes)
+        edge_id = self.edge_id[order] if self.edge_id.numel() > 0 else self.edge_id
+        return Operator(rowptr, target[order].to(self.col.dtype), self.value[order], edge_id)
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        r"""Returns :math:`\tilde{A} x` for a dense ``x`` of shape [N, D]."""
+        return F.embedding_bag(self.col, x, self.offsets[:-1], mode='sum', per_sample_weights=self.value)
+
+    def walks(self, num_hops: int) -> Tensor:
+        r"""The number of walks of ``num_hops`` steps from each node, [N], in float64; a row of Ã^L is no longer."""
+        walks = torch.ones(self.num_nodes, 1, dtype=torch.float64, device=self.col.device)
+        for _ in range(num_hops):
+            walks = F.embedding_bag(self.col, walks, self.offsets[:-1], mode='sum')
+        return walks[:, 0]
+
+    def entries(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Returns where the rows of ``nodes`` [B] are stored, and the position in ``nodes`` of each entry."""
+        if nodes.numel() == 1:  # what every explanation of one node starts with
+            node = int(nodes)
+            entry = torch.arange(*self.rowptr[node : node + 2].tolist(), device=nodes.device)
+            return entry, torch.zeros_like(entry)
+        start, stop = self.rowptr[nodes], self.rowptr[nodes + 1]
+        last = (stop - start).cumsum(0)
+        position = torch.arange(int(last[-1]) if nodes.numel() else 0, device=nodes.device)
+        owner = torch.searchsorted(last, position, right=True)
+        return position + (stop - last)[owner], owner
+
+
+def normalized_adjacency(
+    edge_index: Any,
+    edge_weight: Tensor | None,
+    num_nodes: int,
+    dtype: torch.dtype,
+    flow: str = 'source_to_target',
+) -> Operator:
+    r"""Builds :math:`\tilde{A}` exactly as :class:`~torch_geometric.nn.SGConv` does for the same input.
+
+    Args:
+        edge_index: A tensor of shape [2, E], an ``EdgeIndex``, a ``torch_sparse.SparseTensor`` or a
+            ``torch.sparse`` matrix; the last two hold targets in their rows, as everywhere in PyG.
+        edge_weight: The weights [E] of the edges of a [2, E] ``edge_index``.
+        num_nodes: The number of nodes N.
+        dtype: The floating-point type of the result.
+        flow: The direction of messages, as in :class:`~torch_geometric.nn.MessagePassing`.
+    """
+    has_order = is_edge_list(edge_index)
+    if has_order:
+        source, target = _plain(edge_index) if flow == 'source_to_target' else _plain(edge_index).flip(0)
+        rowptr, order = _sort_rows(target, num_nodes)
+        col, weight = source[order], None if edge_weight is None else edge_weight.detach().view(-1)[order]
+    else:
+        rowptr, col, weight = _matrix_rows(edge_index)
+        order = col[:0]
+    col, edge_id = (ids.to(_index_type(col.numel() + num_nodes)) for ids in (col, order))
+    weight = torch.ones_like(col, dtype=dtype) if weight is None else weight.to(dtype)
+
+    # One loop for each node: PyG keeps the last one of an edge list, replaces a SparseTensor's, and adds to others.
+    every_node = torch.arange(num_nodes, dtype=col.dtype, device=col.device)
+    loop_weight, loop_id = weight.new_ones(num_nodes), torch.full_like(every_node, -1)
+    is_link = every_node.repeat_interleave(rowptr.diff()) != col
+    if not is_torch_sparse_tensor(edge_index) and not bool(is_link.all()):
+        if has_order:
+            loop = (~is_link).nonzero().view(-1)
+            loop = loop[F.pad(col[loop].diff() > 0, (0, 1), value=True)]
+            loop_weight[col[loop]], loop_id[col[loop]] = weight[loop], edge_id[loop]
+            edge_id = edge_id[is_link]
+        rowptr = F.pad(is_link.cumsum(0), (1, 0))[rowptr]
+        col, weight = col[is_link], weight[is_link]
+    rowptr = rowptr + torch.arange(num_nodes + 1, device=rowptr.device)
+    is_loop = torch.zeros(col.numel() + num_nodes, dtype=torch.bool, device=col.device)
+    is_loop[rowptr[1:] - 1] = True
+    col, weight = _insert(col, every_node, is_loop), _insert(weight, loop_weight, is_loop)
+    edge_id = _insert(edge_id, loop_id, is_loop) if has_order else edge_id
+
+    degree = (Operator(rowptr, col, weight, edge_id) @ weight.new_ones(num_nodes, 1))[:, 0]
+    scale = degree.rsqrt().masked_fill_(degree == 0.0, 0.0)
+    value = weight * scale[col]
+    value *= scale.repeat_interleave(rowptr.diff())
+    if not bool(value.isfinite().all()):
+        raise ValueError(
+            f"'edge_weight' must give every node a positive in-degree, self-loop included (got weights between "
+            f'{float(weight.min()):g} and {float(weight.max()):g}): pass finite weights that are not negative'
+        )
+    return Operator(rowptr, col, value, edge_id)
+
+
+def is_edge_list(edge_index: Any) -> bool:
+    r"""Whether the edges have an order, so that an edge mask can be given for them."""
+    return isinstance(edge_index, Tensor) and not is_torch_sparse_tensor(edge_index)
+
+
+def csr_matrix(rowptr: Tensor, col: Tensor, value: Tensor, size: tuple[int, int]) -> Tensor:
+    r"""A sparse CSR matrix of parts that are known to be valid."""
+    return torch.sparse_csr_tensor(rowptr, col, value, size, device=value.device, check_invariants=False)
+
+
+def _index_type(largest: int) -> torch.dtype:
+    return torch.int32 if largest < 2**31 else torch.int64
+
+
+def _sort_rows(row: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    r"""Returns where each row starts once entries are sorted by ``row`` [nnz], and their order then."""
+    order = row.to(_index_type(num_nodes)).sort(stable=True).indices
+    return F.pad(torch.bincount(row, minlength=num_nodes).cumsum(0), (1, 0)), order
+
+
+def _insert(values: Tensor, new: Tensor, is_new: Tensor) -> Tensor:
+    r"""Puts ``new`` where ``is_new``, and ``values`` elsewhere, both in their order."""
+    return values.new_empty(is_new.numel()).masked_scatter_(~is_new, values).masked_scatter_(is_new, new)
+
+
+def _plain(edge_index: Tensor) -> Tensor:
+    return (edge_index.as_tensor() if hasattr(edge_index, 'as_tensor') else edge_index).detach()
+
+
+def _matrix_rows(adjacency: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    r"""Returns the rows of a sparse matrix, targets in rows, as (rowptr, col, weight)."""
+    if not is_torch_sparse_tensor(adjacency):
+        rowptr, col, weight = adjacency.csr()
+        return rowptr, col, None if weight is None else weight.detach()
+    adjacency = adjacency.detach()
+    if adjacency.layout == torch.sparse_coo:
+        adjacency = adjacency.coalesce()
+        (row, col), weight = adjacency.indices(), adjacency.values()
+    elif adjacency.layout == torch.sparse_csr:
+        return adjacency.crow_indices().long(), adjacency.col_indices(), adjacency.values()
+    else:
+        row, weight = adjacency.row_indices(), adjacency.values()
+        col = torch.arange(adjacency.size(1), device=row.device).repeat_interleave(adjacency.ccol_indices().diff())
+    rowptr, order = _sort_rows(row, adjacency.size(0))
+    return rowptr, col[order], weight[order]
+
+
+with warnings.catch_warnings():  # PyTorch announces, once a process, that CSR is in beta
+    warnings.simplefilter('ignore')
+    csr_matrix(
+        torch.zeros(2, dtype=torch.long, device='cpu'),
+        torch.zeros(0, dtype=torch.long, device='cpu'),
+        torch.zeros(0, device='cpu'),
+        (1, 1),
+    )
