@@ -78,10 +78,10 @@ class Operator:
         return F.embedding_bag(self.col, x, self.offsets[:-1], mode='sum', per_sample_weights=self.value)
 
     def walks(self, num_hops: int) -> Tensor:
-        r"""The number of walks of ``num_hops`` steps from each node, [N], in float64; a row of Ã^L is no longer."""
-        walks = torch.ones(self.num_nodes, 1, dtype=torch.float64, device=self.col.device)
+        r"""About the number of walks of ``num_hops`` steps from each node, [N]; a row of Ã^L is no longer."""
+        walks = torch.ones(self.num_nodes, 1, dtype=torch.float32, device=self.col.device)
         for _ in range(num_hops):
-            walks = F.embedding_bag(self.col, walks, self.offsets[:-1], mode='sum')
+            walks = F.embedding_bag(self.col, walks, self.offsets[:-1], mode='sum').clamp_(max=1e30)
         return walks[:, 0]
 
     def entries(self, nodes: Tensor) -> tuple[Tensor, Tensor]:

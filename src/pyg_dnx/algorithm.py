@@ -234,8 +234,12 @@ class DistillAndExplain(ExplainerAlgorithm):
             by_model = self.explainer_config.explanation_type == ExplanationType.model
             return target is None or not by_model or distilled.predicts(target)
 
+        graph, inputs = (x, edge_index, kwargs), ((x, edge_index, kwargs), teacher_outputs)
+
         def create() -> Distilled:
             checks.content(x, edge_index, kwargs.get('edge_weight'))
+            known = [] if self.cache is None else self.cache.values_on(graph)
+            operators = [other.decomposition.operator for other in known if other.surrogate.flow == settings.flow]
             with torch.no_grad():
                 distilled = distill(
                     model,
@@ -244,6 +248,7 @@ class DistillAndExplain(ExplainerAlgorithm):
                     kwargs,
                     config,
                     settings,
+                    operator=operators[0] if operators else None,
                     teacher_outputs=teacher_outputs,
                     max_bytes=budget(self.max_memory, x.device),
                     progress=progress,
@@ -255,7 +260,7 @@ class DistillAndExplain(ExplainerAlgorithm):
 
         if self.cache is None:
             return create()
-        return self.cache.get_or_create(model, (x, edge_index, kwargs, teacher_outputs), settings, create, is_current)
+        return self.cache.get_or_create(model, inputs, settings, create, is_current)
 
     def _toward(self, distilled: Distilled, nodes: Tensor, target: Tensor | None) -> Tensor | None:
         config = self.model_config

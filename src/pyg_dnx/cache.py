@@ -7,6 +7,7 @@ An entry is found again only if nothing that the distillation saw has changed:
   containers of these, and the same functions. Hooks, and other objects that it holds, are not looked at;
 - ``x``, ``edge_index`` and tensors in ``kwargs``: the same objects, unmodified since, by PyTorch's version counter.
   Writes that bypass the counter (``x.data[...] = …``, a shared NumPy array) are not seen: call :meth:`clear`;
+- NumPy arrays: equal; memory-mapped ones: the same objects;
 - numbers, strings and containers of these in ``kwargs``: equal. With other objects, nothing is cached.
 
 Neither a model nor a graph is kept alive: an entry is emptied when one of them is collected.
@@ -85,6 +86,12 @@ class SurrogateCache:
                 self._entries.remove(entry)
                 return entry if entry.has_state_of(model) else None
         return None
+
+    def values_on(self, graph: Any) -> list[Any]:
+        r"""The values of any model and settings whose inputs are ``(graph, ...)``, unmodified."""
+        with self._lock:
+            entries = [entry for entry in self._entries if entry.value is not None]
+        return [entry.value for entry in entries if _is_same(entry.inputs[1][0], graph)]
 
     def clear(self) -> None:
         r"""Empties the cache."""
@@ -202,6 +209,8 @@ def _record(value: Any, on_death: Callable[[Any], None]) -> Any:
         return _Tensor(value, on_death)
     if type(value) in _PLAIN:
         return value
+    if isinstance(value, np.memmap):
+        return weakref.ref(value, on_death)
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, (list, tuple)):
@@ -216,6 +225,8 @@ def _record(value: Any, on_death: Callable[[Any], None]) -> Any:
 def _is_same(record: Any, value: Any) -> bool:
     if isinstance(record, _Tensor):
         return record.is_same(value)
+    if isinstance(record, weakref.ref):
+        return record() is value
     if isinstance(record, np.ndarray):
         return isinstance(value, np.ndarray) and record.dtype == value.dtype and np.array_equal(record, value)
     if isinstance(record, tuple):

@@ -112,14 +112,27 @@ def distill(
     config: ModelConfig,
     settings: Settings,
     *,
+    operator: Operator | None = None,
     teacher_outputs: Tensor | np.ndarray | None = None,
     max_bytes: int = 2**62,
     progress: bool | None = False,
 ) -> Distilled:
-    r"""Distils ``model`` with one evaluation of it, or with none if its outputs are given."""
+    r"""Distils ``model`` with one evaluation of it, or with none if its outputs are given.
+
+    Args:
+        model: The model.
+        x, edge_index, kwargs: Its arguments.
+        config: What it returns.
+        settings: How to distil it.
+        operator: The graph's operator, if it is known.
+        teacher_outputs: What the model returns for all nodes, [N] or [N, C], if it is known.
+        max_bytes: About how much memory to work in.
+        progress: Whether to show a progress bar; ``None`` shows it on a terminal.
+    """
     start = time.perf_counter()
     dtype = torch.promote_types(x.dtype, torch.float32)
-    operator = normalized_adjacency(edge_index, kwargs.get('edge_weight'), x.size(0), dtype, settings.flow)
+    if operator is None:
+        operator = normalized_adjacency(edge_index, kwargs.get('edge_weight'), x.size(0), dtype, settings.flow)
     outputs = query(model, x, edge_index, kwargs) if teacher_outputs is None else teacher_outputs
     precise = torch.float64 if x.numel() <= PRECISE_MAX_SIZE else dtype
     targets, predicted = to_targets(outputs, config, precise, x.device)

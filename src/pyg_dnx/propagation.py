@@ -132,7 +132,7 @@ def row_chunks(operator: Operator, nodes: Tensor, num_hops: int, max_entries: in
     position = torch.arange(nodes.numel(), device=nodes.device)
     if nodes.numel() == 1:
         return [position]
-    total = operator.walks(num_hops)[nodes].clamp(max=operator.num_nodes).cumsum(0)
+    total = operator.walks(num_hops)[nodes].double().clamp(max=operator.num_nodes).cumsum(0)
     runs = torch.bincount((total / max_entries).long())
     return list(position.split(runs[runs > 0].tolist()))
 
