@@ -36,7 +36,7 @@ def teacher(num_hops, num_outputs, flow='source_to_target', dtype=torch.float64)
 def run(model, mode, hops, ridge=1e-9, flow='source_to_target', return_type='raw', dtype=torch.float64, **kwargs):
     x, edge_index, _ = inputs(dtype)
     config = ModelConfig(mode, 'node', return_type)
-    return distill(model, x, edge_index, kwargs, config, Settings((mode, return_type), hops, ridge, flow))
+    return distill(model, x, edge_index, kwargs, config, Settings(hops, ridge, flow))
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
@@ -149,7 +149,7 @@ def test_held_out_nodes_find_the_number_of_hops(num_hops, mode, num_outputs):
 def test_one_node_can_choose_hops():
     model = teacher(1, 3)
     config = ModelConfig('multiclass_classification', 'node', 'raw')
-    settings = Settings(('multiclass_classification', 'raw'), (0, 1), 1e-5, 'source_to_target')
+    settings = Settings((0, 1), 1e-5, 'source_to_target')
     distilled = distill(model, inputs()[0][:1], inputs()[1][:, :0], {}, config, settings)
     assert distilled.surrogate.num_hops in (0, 1)
 
@@ -167,7 +167,7 @@ def test_integer_features_are_distilled_in_single_precision():
     convert = Function(lambda x, edge_index: model(x.float(), edge_index))
     x, edge_index, _ = inputs()
     config = ModelConfig('multiclass_classification', 'node', 'raw')
-    settings = Settings(('multiclass_classification', 'raw'), (1,), 1e-6, 'source_to_target')
+    settings = Settings((1,), 1e-6, 'source_to_target')
     distilled = distill(convert, (3.0 * x).long(), edge_index, {}, config, settings)
     assert distilled.surrogate.weight.dtype == torch.float32
     assert distilled.surrogate.report.agreement == 1.0

@@ -38,6 +38,22 @@ class Operator:
         return self.rowptr.to(self.col.dtype)
 
     @cached_property
+    def length(self) -> Tensor:
+        r"""The number of entries in each row, [N]."""
+        return self.rowptr.diff()
+
+    @cached_property
+    def edge_value(self) -> Tensor:
+        r"""The value of each edge of ``edge_index``, [E]; zero for a self-loop in whose place another one counts."""
+        num_edges = int(self.edge_id.max()) + 1 if self.edge_id.numel() > 0 else 0
+        return self.value.new_zeros(num_edges + 1).index_put_((self.edge_id,), self.value)[:-1]
+
+    @cached_property
+    def smallest(self) -> float:
+        r"""The smallest entry."""
+        return float(self.value.min())
+
+    @cached_property
     def csr(self) -> Tensor:
         r"""The operator as a sparse matrix of PyTorch, in which parallel edges are one entry."""
         parts = (self.rowptr, self.col, self.value) if not self._has_parallel_edges() else self._merged()
@@ -90,11 +106,10 @@ class Operator:
             node = int(nodes)
             entry = torch.arange(*self.rowptr[node : node + 2].tolist(), device=nodes.device)
             return entry, torch.zeros_like(entry)
-        start, stop = self.rowptr[nodes], self.rowptr[nodes + 1]
-        last = (stop - start).cumsum(0)
-        position = torch.arange(int(last[-1]) if nodes.numel() else 0, device=nodes.device)
-        owner = torch.searchsorted(last, position, right=True)
-        return position + (stop - last)[owner], owner
+        length = self.length[nodes]
+        owner = torch.repeat_interleave(length)
+        shift = self.rowptr[nodes] + length - length.cumsum(0)
+        return shift[owner].add_(torch.arange(owner.numel(), device=nodes.device)), owner
 
 
 def normalized_adjacency(

@@ -219,15 +219,8 @@ class DistillAndExplain(ExplainerAlgorithm):
     ) -> Distilled:
         config = self.model_config
         model = _NO_MODEL if model is None else model
-        reach = receptive_field(model)
-        if isinstance(self.num_hops, int):
-            hops: tuple[int, ...] = (self.num_hops,)
-        elif self.num_hops is None and reach is not None:
-            hops = (reach,)
-        else:
-            hops = tuple(range((MAX_HOPS_OF_UNKNOWN_MODEL if reach is None else reach) + 1))
         ridge = DEFAULT_RIDGE if self.ridge is None else self.ridge
-        settings = Settings((config.mode.value, config.return_type.value), hops, ridge, self._flow(model))
+        options = (config.mode.value, config.return_type.value, self.num_hops, ridge)
 
         def is_current(distilled: Distilled) -> bool:
             # PyG has just evaluated the model: if it now predicts otherwise, it is not the one that was distilled.
@@ -238,6 +231,7 @@ class DistillAndExplain(ExplainerAlgorithm):
 
         def create() -> Distilled:
             checks.content(x, edge_index, kwargs.get('edge_weight'))
+            settings = Settings(self._hops(model), ridge, self._flow(model))
             known = [] if self.cache is None else self.cache.values_on(graph)
             operators = [other.decomposition.operator for other in known if other.surrogate.flow == settings.flow]
             with torch.no_grad():
@@ -260,7 +254,16 @@ class DistillAndExplain(ExplainerAlgorithm):
 
         if self.cache is None:
             return create()
-        return self.cache.get_or_create(model, inputs, settings, create, is_current)
+        return self.cache.get_or_create(model, inputs, options, create, is_current)
+
+    def _hops(self, model: torch.nn.Module) -> tuple[int, ...]:
+        r"""The candidates for the number of hops."""
+        if isinstance(self.num_hops, int):
+            return (self.num_hops,)
+        reach = receptive_field(model)
+        if self.num_hops is None and reach is not None:
+            return (reach,)
+        return tuple(range((MAX_HOPS_OF_UNKNOWN_MODEL if reach is None else reach) + 1))
 
     def _toward(self, distilled: Distilled, nodes: Tensor, target: Tensor | None) -> Tensor | None:
         config = self.model_config

@@ -10,6 +10,8 @@ depend on the graph only through the pulled-back signal :math:`B_k = (\tilde{A}^
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,17 @@ from pyg_dnx.propagation import pull_back
 from pyg_dnx.surrogate import Decomposition
 
 MAX_FLOW_ENTRIES = 2**18  # at a time, since each takes two vectors over the outputs
+SMALL_GRAPH = 2**17  # entries of Ã; up to here, products over all of them cost less than looking for those that matter
+
+
+def attribute(decomposition: Decomposition, nodes: Tensor, directions: Tensor) -> Attribution:
+    r"""Returns the scores for some nodes, explained jointly; for the arguments, see :class:`Attribution`."""
+    operator = decomposition.operator
+    # A node is reached where its entry of Ã^L is positive, unless that is zero or too small for floating point.
+    is_exact = operator.smallest**decomposition.surrogate.num_hops > torch.finfo(operator.value.dtype).tiny
+    if nodes.numel() == 1 and operator.col.numel() <= SMALL_GRAPH and is_exact:
+        return SmallGraphAttribution(decomposition, nodes, directions)
+    return Attribution(decomposition, nodes, directions)
 
 
 class Attribution:
@@ -39,7 +52,6 @@ class Attribution:
             nodes, merged = torch.unique(nodes, return_inverse=True)
             signal = directions.new_zeros(nodes.numel(), directions.size(1)).index_add_(0, merged, directions)
             self.steps = pull_back(decomposition.operator, nodes, signal, num_hops)
-        self.last_step = self.steps[-2] if num_hops > 0 else self.steps[-1]  # over all entries that carry anything
         self.neighbourhood, self.signal = self.steps[-1].nodes, self.steps[-1].signal  # [n], ascending, and [n, C]
 
     def node_scores(self) -> Tensor:
@@ -62,27 +74,72 @@ class Attribution:
         Returns:
             The scores [E], and the ids of the edges that carry a message to an explained node; all others score 0.
         """
-        edge_id = self.decomposition.operator.edge_id[self.last_step.entry]
-        inside = edge_id[edge_id >= 0]
-        scores = node_score.new_zeros(edge_index.size(1) + 1)
+        inside = self.edges_inside(edge_index)
         if kind == 'flow':
-            scores[edge_id] = self.flow()[1]  # an added self-loop's, whose id is -1, goes to the last place
-        else:
-            source, target = node_score[edge_index[:, inside]]
-            positive = (source.clamp(min=0.0) * target.clamp(min=0.0)).sqrt()
-            scores[inside] = positive if kind == 'geometric' else source + target
-        return scores[:-1], inside
+            return self.edge_flow(edge_index), inside
+        scores = node_score.new_zeros(edge_index.size(1))
+        source, target = node_score[edge_index[:, inside]]
+        positive = (source.clamp(min=0.0) * target.clamp(min=0.0)).sqrt()
+        scores[inside] = positive if kind == 'geometric' else source + target
+        return scores, inside
 
-    def flow(self) -> tuple[Tensor, Tensor]:
-        r"""What each entry of Ã carries, self-loops included: the entries that carry anything [m], and how much [m]."""
+    def edges_inside(self, edge_index: Tensor) -> Tensor:
+        r"""The ids of the edges that carry a message to an explained node."""
+        last_step = self.steps[-2] if len(self.steps) > 1 else self.steps[-1]
+        edge_id = self.decomposition.operator.edge_id[last_step.entry]
+        return edge_id[edge_id >= 0]
+
+    def edge_flow(self, edge_index: Tensor) -> Tensor:
+        r"""What each edge carries, over all steps, [E]."""
+        scores = self.signal.new_zeros(edge_index.size(1) + 1)
+        for entry, carried in self.flow():  # an added self-loop's, whose id is -1, goes to the last place
+            scores.index_put_((self.decomposition.operator.edge_id[entry],), carried, accumulate=True)
+        return scores[:-1]
+
+    def flow(self) -> Iterator[tuple[Tensor, Tensor]]:
+        r"""What the entries of Ã carry, self-loops included, from the last of the L steps to the first.
+
+        Yields:
+            Entries [m] of a step, or of a part of it, and how much each of them carries then, [m].
+        """
         operator = self.decomposition.operator
-        receivers, _, entry, owner = self.last_step
-        carried = torch.zeros_like(operator.value[entry])
         # Step l of L leaves its source with Ã^l h, and meets what was pulled back over the L - 1 - l steps to come.
-        for leaving, step in zip(self.decomposition.propagated[:-1], reversed(self.steps[:-1]), strict=True):
-            arriving = self.signal.new_zeros(receivers.numel(), self.signal.size(1))
-            arriving[torch.searchsorted(receivers, step.nodes)] = step.signal
-            for part in range(0, entry.numel(), MAX_FLOW_ENTRIES):
-                here = slice(part, part + MAX_FLOW_ENTRIES)
-                carried[here] += (leaving[operator.col[entry[here]]] * arriving[owner[here]]).sum(dim=1)
-        return entry, operator.value[entry] * carried
+        for leaving, step in zip(self.decomposition.propagated[-2::-1], self.steps, strict=False):
+            for entry, owner in zip(
+                step.entry.split(MAX_FLOW_ENTRIES), step.owner.split(MAX_FLOW_ENTRIES), strict=True
+            ):
+                carried = (leaving[operator.col[entry]] * step.signal[owner]).sum(dim=1)
+                yield entry, carried.mul_(operator.value[entry])
+
+
+class SmallGraphAttribution(Attribution):
+    r"""The same for one node, in which each step takes all nodes and entries of Ã, most of them with a zero."""
+
+    def __init__(self, decomposition: Decomposition, node: Tensor, direction: Tensor) -> None:
+        self.decomposition = decomposition
+        self.direction = direction[0].to(decomposition.hidden.dtype)
+        row = decomposition.hidden.new_zeros(decomposition.operator.num_nodes, 1)
+        row[node] = 1.0
+        self.rows = [row.view(-1)]  # of Ã^k, [N] each
+        for _ in range(decomposition.surrogate.num_hops):
+            row = decomposition.operator.transposed @ row
+            self.rows.append(row.view(-1))
+        self.neighbourhood = self.rows[-1].nonzero().view(-1)
+        self.signal = row[self.neighbourhood] * self.direction
+
+    def edges_inside(self, edge_index: Tensor) -> Tensor:
+        if len(self.rows) == 1:
+            return self.neighbourhood[:0]
+        _, target = self._ends(edge_index)
+        return self.rows[-2].index_select(0, target).mul_(self.decomposition.operator.edge_value).nonzero().view(-1)
+
+    def edge_flow(self, edge_index: Tensor) -> Tensor:
+        source, target = self._ends(edge_index)
+        scores = self.signal.new_zeros(edge_index.size(1))
+        for leaving, row in zip(self.decomposition.propagated[-2::-1], self.rows, strict=False):
+            scores.addcmul_((leaving @ self.direction).index_select(0, source), row.index_select(0, target))
+        return scores.mul_(self.decomposition.operator.edge_value)
+
+    def _ends(self, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = edge_index[0], edge_index[1]
+        return (first, second) if self.decomposition.surrogate.flow == 'source_to_target' else (second, first)

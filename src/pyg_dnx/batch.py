@@ -8,7 +8,6 @@ from tqdm import tqdm
 
 from pyg_dnx.checkpoint import Checkpoint
 from pyg_dnx.directions import Mixture, Projection
-from pyg_dnx.memory import free_memory
 from pyg_dnx.propagation import Rows, inner_products, padded_rows, row_chunks, rows_of
 from pyg_dnx.surrogate import Decomposition
 
@@ -57,7 +56,7 @@ def score_nodes(
                 checkpoint.add(piece)
             bar.update(chunk.numel())
             kept_bytes += sum(tensor.nbytes for tensor in piece)
-            if kept_bytes > free_memory(nodes.device):  # as much again is needed to join the pieces
+            if kept_bytes > max_bytes:  # as much again is needed to join the pieces
                 raise MemoryError(
                     f"'index' names {nodes.numel()} nodes, whose scores don't fit into memory (got "
                     f"{kept_bytes / 2**30:.1f} GB for {bar.n} of them): pass 'top_k', or fewer nodes at a time"

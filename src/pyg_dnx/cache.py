@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-_HANDLED = frozenset({'training', '_parameters', '_buffers', '_modules'})
+# What every module has: parameters, buffers and submodules are gone through by themselves, the rest is bookkeeping.
+_HANDLED = frozenset(vars(torch.nn.Module()))
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device})
 
 
@@ -113,12 +114,12 @@ class SurrogateCache:
 
 
 class _Entry:
-    def __init__(self, model: torch.nn.Module, inputs: Any, settings: Any, value: Any, before: dict[str, Any]) -> None:
+    def __init__(self, model: torch.nn.Module, inputs: Any, settings: Any, value: Any, before: dict[Any, Any]) -> None:
         self.model = weakref.ref(model, self.clear)
         state = _state(model)
         # What an evaluation of the model changes by itself, a counter of calls say, is not what its outputs depend on.
         self.ignored = {name for name in state if type(state[name]) in _PLAIN and before.get(name) != state[name]}
-        self.state: dict[str, Any] | None = {name: _copy(state[name]) for name in state.keys() - self.ignored}
+        self.state: dict[Any, Any] | None = {name: _copy(state[name]) for name in state.keys() - self.ignored}
         self.inputs = _record(inputs, self.clear)
         self.settings = settings
         self.value = value
@@ -132,7 +133,9 @@ class _Entry:
 
     def has_state_of(self, model: torch.nn.Module) -> bool:
         old, new = self.state, _state(model)
-        if old is None or old.keys() != new.keys() - self.ignored:
+        for name in self.ignored:
+            new.pop(name, None)
+        if old is None or old.keys() != new.keys():
             return False
         return all(item is new[name] or _is_equal(item, new[name]) for name, item in old.items())
 
@@ -140,14 +143,15 @@ class _Entry:
         return self.is_for(model, inputs, settings) and self.has_state_of(model)
 
 
-def _state(model: torch.nn.Module) -> dict[str, Any]:
+def _state(model: torch.nn.Module) -> dict[Any, Any]:
     r"""Everything in the model that can be compared and that its outputs may depend on."""
-    state: dict[str, Any] = {}
-    for prefix, module in model.named_modules(remove_duplicate=False):
-        state[prefix] = type(module)
-        for name, value in {**vars(module), **module._parameters, **module._buffers}.items():
-            if name not in _HANDLED and '_hooks' not in name and (frozen := _freeze(value)) is not _Unknown:
-                state[f'{prefix}.{name}'] = frozen
+    state: dict[Any, Any] = {}
+    for number, module in enumerate(model.modules()):
+        state[number] = type(module)
+        for values in (module._parameters, module._buffers, vars(module)):
+            for name, value in values.items():
+                if name not in _HANDLED and '_hooks' not in name and (frozen := _freeze(value)) is not _Unknown:
+                    state[number, name] = frozen
     return state
 
 
@@ -169,6 +173,8 @@ def _copy(item: Any) -> Any:
 
 
 def _is_equal(old: Any, new: Any) -> bool:
+    if type(old) in _PLAIN:
+        return type(old) is type(new) and bool(old == new)
     if isinstance(old, tuple) and isinstance(new, tuple):
         return len(old) == len(new) and all(map(_is_equal, old, new))
     if not isinstance(old, Tensor) or not isinstance(new, Tensor):

@@ -168,7 +168,7 @@ def index(value: Any, x: Tensor) -> Tensor:
     nodes = value.to(x.device).long().reshape(-1)
     if nodes.numel() == 0:
         raise ValueError("'index' must name at least one node (got none): pass None to explain all nodes")
-    low, high = map(int, nodes.aminmax())
+    low, high = [int(nodes)] * 2 if nodes.numel() == 1 else map(int, nodes.aminmax())
     if low < -num_nodes or high >= num_nodes:
         raise IndexError(
             f"'index' must hold node ids from {-num_nodes} to {num_nodes - 1}, as 'x' has {num_nodes} nodes (got ids "

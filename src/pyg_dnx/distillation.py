@@ -26,9 +26,8 @@ MAX_TRUST_SIZE = 2**22  # numbers; up to here, all nodes are judged at once, and
 
 @dataclass(frozen=True)
 class Settings:
-    r"""What a distillation depends on, besides the model and its inputs."""
+    r"""How to distil."""
 
-    config: tuple[str, str]  # the model's mode and return type
     hops: tuple[int, ...]  # candidates for L; with more than one, held-out nodes decide
     ridge: float
     flow: str

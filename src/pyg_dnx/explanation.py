@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch_geometric.explain import Explanation
 from torch_geometric.explain.config import MaskType
 
-from pyg_dnx.attribution import Attribution
+from pyg_dnx.attribution import attribute
 from pyg_dnx.directions import Directions
 from pyg_dnx.distillation import Distilled
 from pyg_dnx.masks import to_mask
@@ -47,7 +47,7 @@ def to_explanation(
     view: View,
 ) -> Explanation:
     r"""Explains ``nodes`` [B] jointly, by masks and signed scores, and says how far to trust the surrogate there."""
-    attribution = Attribution(decomposition, nodes, directions.direction)
+    attribution = attribute(decomposition, nodes, directions.direction)
     inside = attribution.neighbourhood
     dtype = x.dtype if x.dtype.is_floating_point else torch.float32
     scores = attribution.node_scores()
@@ -56,27 +56,25 @@ def to_explanation(
         scores = weight[inside]
     node_score = scores.new_zeros(x.size(0))
     node_score[inside] = scores
-    explanation = Explanation(node_score=node_score)
+    found = {'node_score': node_score, **trust}
     if weight is not None:
-        explanation.node_weight = weight
-        explanation.duality_gap = directions.duality_gap
-    explanation.update(trust)
+        found.update(node_weight=weight, duality_gap=cast(Tensor, directions.duality_gap))
 
     if view.node_mask_type == MaskType.object:
-        explanation.node_mask = to_mask(node_score, inside, view.mask, dtype)[:, None]
+        found['node_mask'] = to_mask(node_score, inside, view.mask, dtype)[:, None]
     elif view.node_mask_type == MaskType.attributes:
         attribute_scores = attribution.attribute_scores(x.detach())
-        explanation.node_score = attribute_scores.new_zeros(x.shape)
-        explanation.node_score[inside] = attribute_scores
-        explanation.node_mask = to_mask(explanation.node_score, inside, view.mask, dtype)
+        found['node_score'] = attribute_scores.new_zeros(x.shape)
+        found['node_score'][inside] = attribute_scores
+        found['node_mask'] = to_mask(found['node_score'], inside, view.mask, dtype)
     elif view.node_mask_type == MaskType.common_attributes:
-        explanation.feature_score = attribution.feature_scores(x.detach())
-        explanation.node_mask = to_mask(explanation.feature_score, None, view.mask, dtype)[None]
+        found['feature_score'] = attribution.feature_scores(x.detach())
+        found['node_mask'] = to_mask(found['feature_score'], None, view.mask, dtype)[None]
 
     if view.edge_mask_type is not None:
-        explanation.edge_score, inside = attribution.edge_scores(edge_index, view.edge_score, node_score)
-        explanation.edge_mask = to_mask(explanation.edge_score, inside, view.mask, dtype)
-    return explanation
+        found['edge_score'], inside = attribution.edge_scores(edge_index, view.edge_score, node_score)
+        found['edge_mask'] = to_mask(found['edge_score'], inside, view.mask, dtype)
+    return Explanation(**found)
 
 
 def _level_of_user() -> int:
