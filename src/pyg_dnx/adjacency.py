@@ -95,10 +95,14 @@ class Operator:
 
     def walks(self, num_hops: int) -> Tensor:
         r"""About the number of walks of ``num_hops`` steps from each node, [N]; a row of Ã^L is no longer."""
-        walks = torch.ones(self.num_nodes, 1, dtype=torch.float32, device=self.col.device)
-        for _ in range(num_hops):
-            walks = F.embedding_bag(self.col, walks, self.offsets[:-1], mode='sum').clamp_(max=1e30)
-        return walks[:, 0]
+        while len(self._walks) <= num_hops:
+            walks = F.embedding_bag(self.col, self._walks[-1], self.offsets[:-1], mode='sum')
+            self._walks.append(walks.clamp_(max=1e30))
+        return self._walks[num_hops].view(-1)
+
+    @cached_property
+    def _walks(self) -> list[Tensor]:
+        return [torch.ones(self.num_nodes, 1, dtype=torch.float32, device=self.col.device)]
 
     def entries(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         r"""Returns where the rows of ``nodes`` [B] are stored, and the position in ``nodes`` of each entry."""

@@ -8,11 +8,13 @@ from tqdm import tqdm
 
 from pyg_dnx.checkpoint import Checkpoint
 from pyg_dnx.directions import Mixture, Projection
+from pyg_dnx.memory import free_memory
 from pyg_dnx.propagation import Rows, inner_products, padded_rows, row_chunks, rows_of
 from pyg_dnx.surrogate import Decomposition
 
 MAX_CHUNK_ENTRIES = 2**21  # entries of rows at a time: longer ones leave the processor's cache, and the user waiting
 BYTES_PER_ENTRY = 64  # the most that is held for one of them at a time
+CHECK_EVERY = 2**28  # bytes of results between two looks at the free memory
 
 
 def score_nodes(
@@ -33,18 +35,13 @@ def score_nodes(
     """
     operator, num_hops = decomposition.operator, decomposition.surrogate.num_hops
     pieces: list[tuple[Tensor, ...]] = checkpoint.pieces() if checkpoint is not None else []
-    done, kept_bytes = sum(piece[0].size(0) for piece in pieces), 0
+    done, kept = sum(piece[0].size(0) for piece in pieces), 0
     max_entries = min(MAX_CHUNK_ENTRIES, max(1, max_bytes // BYTES_PER_ENTRY))
-    shown = None if progress is None else not progress  # None: on a terminal, if it takes more than a second
-    with tqdm(
-        total=nodes.numel(),
-        initial=done,
-        desc='Explaining',
-        unit=' nodes',
-        disable=shown,
-        delay=0 if progress else 1,
-    ) as bar:
-        for chunk in row_chunks(operator, nodes[done:], num_hops, max_entries) if done < nodes.numel() else []:
+    chunks = row_chunks(operator, nodes[done:], num_hops, max_entries) if done < nodes.numel() else []
+    hidden = (len(chunks) == 1 or None) if progress is None else not progress  # None: where there is no terminal
+    delay = 0 if progress else 1
+    with tqdm(total=len(nodes), initial=done, desc='Explaining', unit=' nodes', disable=hidden, delay=delay) as bar:
+        for chunk in chunks:
             place = chunk + done
             rows = rows_of(operator, nodes[place], num_hops)
             direction = rule(decomposition, nodes[place], None, rows).direction if toward is None else toward[place]
@@ -55,13 +52,15 @@ def score_nodes(
             if checkpoint is not None:
                 checkpoint.add(piece)
             bar.update(chunk.numel())
-            kept_bytes += sum(tensor.nbytes for tensor in piece)
-            if kept_bytes > max_bytes:  # as much again is needed to join the pieces
+            checked, kept = kept // CHECK_EVERY, kept + sum(tensor.nbytes for tensor in piece)
+            if kept // CHECK_EVERY > checked and kept > free_memory(
+                nodes.device
+            ):  # it takes as much to join the pieces
                 raise MemoryError(
                     f"'index' names {nodes.numel()} nodes, whose scores don't fit into memory (got "
-                    f"{kept_bytes / 2**30:.1f} GB for {bar.n} of them): pass 'top_k', or fewer nodes at a time"
+                    f"{kept / 2**30:.1f} GB for the first {place[-1] + 1}): pass 'top_k', or fewer nodes at a time"
                 )
-    return tuple(torch.cat(tensors) for tensors in zip(*pieces, strict=True))
+    return pieces[0] if len(pieces) == 1 else tuple(torch.cat(tensors) for tensors in zip(*pieces, strict=True))
 
 
 def highest(rows: Rows, k: int) -> tuple[Tensor, Tensor]:

@@ -54,13 +54,14 @@ def solve(
         mixture = torch.einsum('bm,bmc->bc', weight, contributions)
         gradient = direction - target + mixture
         gap = 0.5 * gradient.square().sum(dim=1) / scale  # primal plus dual value, by E's definition
-        if bool((gap <= tolerance).all()):
+        solved = gap <= tolerance
+        if bool(solved.all()):
             break
         centered = contributions - mixture[:, None]
         hessian = eye + (centered * weight[:, :, None]).mT @ centered / smoothing[:, None, None]
         step = torch.linalg.solve(hessian, gradient)
         slide = _along(contributions, step) / smoothing[:, None]
-        rate = _line_search(scores, slide, smoothing, direction - target, step)[:, None]
+        rate = _line_search(scores, slide, smoothing, direction - target, step, solved)[:, None]
         direction, scores = direction - rate * step, scores - rate * slide
     return Solution(direction, weight, gap)
 
@@ -84,8 +85,12 @@ def _along(contributions: Tensor, direction: Tensor) -> Tensor:
     return torch.einsum('bmc,bc->bm', contributions, direction)
 
 
-def _line_search(scores: Tensor, slide: Tensor, smoothing: Tensor, offset: Tensor, step: Tensor) -> Tensor:
+def _line_search(
+    scores: Tensor, slide: Tensor, smoothing: Tensor, offset: Tensor, step: Tensor, solved: Tensor
+) -> Tensor:
     r"""A rate in (0, 1] at which the dual's slope along a Newton step is a tenth of what it was, or still downward.
+
+    Where the program is ``solved`` already, it is 0, so that a solution does not depend on what else is in the batch.
 
     For a small entropy the dual is all but piecewise linear: a step that is merely shortened until it descends would
     jump from one side of a kink to the other without end, while this one ends on the kink.
@@ -100,9 +105,9 @@ def _line_search(scores: Tensor, slide: Tensor, smoothing: Tensor, offset: Tenso
     flat = 0.1 * slope(low).abs()
     for _ in range(50):
         current = slope(rate)
-        done = (current.abs() <= flat) | ((rate == 1.0) & (current < 0.0))
+        done = solved | (current.abs() <= flat) | ((rate == 1.0) & (current < 0.0))
         if bool(done.all()):
             break
         low, high = torch.where(current < 0.0, rate, low), torch.where(current < 0.0, high, rate)
         rate = torch.where(done, rate, 0.5 * (low + high))
-    return rate
+    return torch.where(solved, 0.0, rate)
