@@ -95,14 +95,15 @@ class Operator:
 
     def walks(self, num_hops: int) -> Tensor:
         r"""About the number of walks of ``num_hops`` steps from each node, [N]; a row of Ã^L is no longer."""
-        while len(self._walks) <= num_hops:
-            walks = F.embedding_bag(self.col, self._walks[-1], self.offsets[:-1], mode='sum')
-            self._walks.append(walks.clamp_(max=1e30))
-        return self._walks[num_hops].view(-1)
+        if num_hops not in self._walks:
+            before = self.walks(num_hops - 1)[:, None]
+            walks = F.embedding_bag(self.col, before, self.offsets[:-1], mode='sum')
+            self._walks[num_hops] = walks.view(-1).clamp_(max=1e30)
+        return self._walks[num_hops]
 
     @cached_property
-    def _walks(self) -> list[Tensor]:
-        return [torch.ones(self.num_nodes, 1, dtype=torch.float32, device=self.col.device)]
+    def _walks(self) -> dict[int, Tensor]:
+        return {0: torch.ones(self.num_nodes, dtype=torch.float32, device=self.col.device)}
 
     def entries(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         r"""Returns where the rows of ``nodes`` [B] are stored, and the position in ``nodes`` of each entry."""

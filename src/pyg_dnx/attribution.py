@@ -25,10 +25,11 @@ SMALL_GRAPH = 2**17  # entries of Ã; up to here, products over all of them cost
 def attribute(decomposition: Decomposition, nodes: Tensor, directions: Tensor) -> Attribution:
     r"""Returns the scores for some nodes, explained jointly; for the arguments, see :class:`Attribution`."""
     operator = decomposition.operator
-    # A node is reached where its entry of Ã^L is positive, unless that is zero or too small for floating point.
-    is_exact = operator.smallest**decomposition.surrogate.num_hops > torch.finfo(operator.value.dtype).tiny
-    if nodes.numel() == 1 and operator.col.numel() <= SMALL_GRAPH and is_exact:
-        return SmallGraphAttribution(decomposition, nodes, directions)
+    if nodes.numel() == 1 and operator.col.numel() <= SMALL_GRAPH:
+        # A node is reached where its entry of Ã^L is positive, unless that is zero or too small for floating point.
+        smallest = operator.smallest**decomposition.surrogate.num_hops
+        if smallest > torch.finfo(operator.value.dtype).tiny:
+            return SmallGraphAttribution(decomposition, nodes, directions)
     return Attribution(decomposition, nodes, directions)
 
 

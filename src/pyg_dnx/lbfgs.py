@@ -12,7 +12,7 @@ CHOLESKY_MAX_SIZE = 8192  # features; above, the preconditioner is diagonal
 DAMPING = 1.0
 SMALLEST_PROB = 1e-5  # whose logarithm the first guess takes in earnest
 SAMPLE_SIZE = 2**15  # nodes on which a large fit starts
-MAX_ROUNDS, ROUND = 100, 10  # iterations between two looks at the progress
+MAX_ROUNDS, ROUND = 200, 5  # iterations between two looks at the progress
 
 
 def minimise_kl(

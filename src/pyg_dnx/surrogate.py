@@ -12,6 +12,8 @@ from torch import Tensor
 from pyg_dnx import checks, files
 from pyg_dnx.adjacency import Operator, normalized_adjacency
 
+ROWS_AT_A_TIME = 2**17  # of features, which may be on disk or of another type
+
 
 @dataclass(frozen=True)
 class Report:
@@ -126,7 +128,8 @@ class Decomposition:
     def __init__(self, surrogate: Surrogate, operator: Operator, x: Tensor) -> None:
         self.surrogate = surrogate
         self.operator = operator
-        self.hidden = x.detach().to(surrogate.weight.dtype) @ surrogate.weight  # [N, C]
+        parts = [part.to(surrogate.weight.dtype) @ surrogate.weight for part in x.detach().split(ROWS_AT_A_TIME)]
+        self.hidden = parts[0] if len(parts) == 1 else torch.cat(parts)  # [N, C]
 
     @cached_property
     def propagated(self) -> list[Tensor]:

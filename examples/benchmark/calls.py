@@ -1,0 +1,117 @@
+r"""What one explanation costs, with PyG's explainers and with this package's."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from common import MODEL_CONFIG, ratio, say, side_by_side
+from torch_geometric.contrib.explain import PGMExplainer
+from torch_geometric.data import Data
+from torch_geometric.datasets import Planetoid
+from torch_geometric.explain import CaptumExplainer, DummyExplainer, Explainer, GNNExplainer, PGExplainer
+from torch_geometric.nn import GCN
+
+from pyg_dnx import DnX, FastDnX
+
+PAPER_GRAPHS = ('ba_house', 'ba_community', 'ba_grids', 'tree_cycles', 'tree_grids', 'ba_bottle')
+
+
+def train(data, num_classes):
+    torch.manual_seed(0)
+    model = GCN(data.num_features, 16, 2, num_classes, dropout=0.5)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
+    for _ in range(100):
+        model.train()
+        optimizer.zero_grad()
+        F.cross_entropy(model(data.x, data.edge_index)[data.train_mask], data.y[data.train_mask]).backward()
+        optimizer.step()
+    return model.eval()
+
+
+def explainers(model, data):
+    r"""Each explainer with the masks it gives; those whose packages are missing are named and left out."""
+    masks = {'node_mask_type': 'object', 'edge_mask_type': 'object', 'explanation_type': 'model'}
+    nodes_only, edges_only = {**masks, 'edge_mask_type': None}, {**masks, 'node_mask_type': None}
+    attributes = {**nodes_only, 'node_mask_type': 'attributes'}
+    algorithms = {
+        'DummyExplainer': (DummyExplainer, masks),
+        'FastDnX': (FastDnX, masks),
+        'DnX': (DnX, masks),
+        'Saliency': (lambda: CaptumExplainer('Saliency'), attributes),
+        'Integrated Gradients': (lambda: CaptumExplainer('IntegratedGradients'), attributes),
+        'GNNExplainer, 100 epochs': (lambda: GNNExplainer(epochs=100), masks),
+        'PGMExplainer, 100 samples': (lambda: PGMExplainer(num_samples=100), nodes_only),
+        'PGExplainer, trained before': (
+            lambda: PGExplainer(epochs=1),
+            {**edges_only, 'explanation_type': 'phenomenon'},
+        ),
+    }
+    found = {}
+    for name, (algorithm, options) in algorithms.items():
+        try:
+            if name.startswith('PGM'):
+                import pgmpy.estimators.CITests  # noqa: F401
+            found[name] = Explainer(model, algorithm=algorithm(), model_config=MODEL_CONFIG, **options)
+        except ImportError as error:
+            say(f'{name}', 'left out', f'needs {error.name or error}')
+    trained = found['PGExplainer, trained before']
+    for node in range(20):
+        trained.algorithm.train(0, model, data.x, data.edge_index, target=data.y, index=node)
+    return found
+
+
+def load(name, args):
+    if name == 'Cora':
+        return Planetoid(args.root, 'Cora')[0]
+    arrays = np.load(Path(args.data) / f'{name}.npz')
+    return Data(**{key: torch.from_numpy(arrays[key]) for key in arrays})
+
+
+def measure(name, args):
+    data = load(name, args)
+    model = train(data, int(data.y.max()) + 1)
+    found = explainers(model, data)
+    slow = {label for label in found if label.startswith(('GNN', 'PGM', 'Integrated'))}
+    number = iter(range(10**9))
+
+    def call(label):
+        target = {'target': data.y} if label.startswith('PGExplainer') else {}
+        return lambda: found[label](data.x, data.edge_index, index=(13 * next(number)) % data.num_nodes, **target)
+
+    def forward():
+        with torch.no_grad():
+            model(data.x, data.edge_index)
+
+    quick = {'one forward': forward, **{label: call(label) for label in found if label not in slow}}
+    seconds = side_by_side(quick, args.repeats)
+    seconds |= side_by_side({label: call(label) for label in slow}, max(1, args.repeats // 40))
+    fast, dnx = found['FastDnX'].algorithm, found['DnX'].algorithm
+    inputs = (model, data.x, data.edge_index)
+    batches = {
+        'FastDnX.explain_nodes, a node': lambda: fast.explain_nodes(*inputs),
+        'FastDnX.explain_nodes(top_k=10), a node': lambda: fast.explain_nodes(*inputs, top_k=10),
+        'DnX.explain_nodes, a node': lambda: dnx.explain_nodes(*inputs),
+    }
+    of_all = side_by_side(batches, max(3, args.repeats // 10))
+    return seconds | {label: value / data.num_nodes for label, value in of_all.items()}
+
+
+def run(args):
+    results = {}
+    for name in ['Cora', *(PAPER_GRAPHS if args.data else [])]:
+        seconds = results[name] = measure(name, args)
+        print(f'One explanation on {name}, against Explainer + DummyExplainer (what PyG itself costs)')
+        for label, value in sorted(seconds.items(), key=lambda item: item[1]):
+            say(label, f'{1e3 * value:.4f} ms', ratio(value / seconds['DummyExplainer']))
+        slowest, batch = seconds['GNNExplainer, 100 epochs'], seconds['FastDnX.explain_nodes, a node']
+        ratios = {
+            'Explainer + FastDnX / Explainer + DummyExplainer': seconds['FastDnX'] / seconds['DummyExplainer'],
+            'GNNExplainer / Explainer + FastDnX': slowest / seconds['FastDnX'],
+            'GNNExplainer / explain_nodes, a node': slowest / batch,
+            'explain_nodes, DnX / FastDnX': seconds['DnX.explain_nodes, a node'] / batch,
+        }
+        bars = ('<= 1.2x', '>= 100x', '>= 50,000x', '<= 30x') if name == 'Cora' else ('',) * 4
+        for (label, value), bar in zip(ratios.items(), bars, strict=True):
+            say(label, ratio(value), bar)
+    return results

@@ -1,0 +1,73 @@
+r"""The cost of a batch as the explained nodes double, and as the graph doubles; and a picture of it."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from common import connected, say, side_by_side
+from graphs import power_law
+
+from pyg_dnx import DnX, FastDnX
+
+
+def cost(num_nodes, num_edges, counts, algorithms, repeats):
+    x, edge_index, _ = power_law(num_nodes, num_edges, 32, 8)
+    torch.manual_seed(0)
+    outputs = 3.0 * torch.tanh(x @ torch.randn(32, 8) / 6.0)
+    order = torch.randperm(num_nodes)
+    functions = {}
+    for name, algorithm in algorithms.items():
+        algorithm.distill(None, x, edge_index, teacher_outputs=outputs)
+        for count in counts:
+            functions[name, count] = lambda a=algorithm, c=count: a.explain_nodes(
+                None, x, edge_index, index=order[:c], top_k=10, teacher_outputs=outputs
+            )
+    return side_by_side(functions, repeats)
+
+
+def run(args):
+    algorithms = {'FastDnX': connected(FastDnX(num_hops=2)), 'DnX': connected(DnX(num_hops=2))}
+    repeats = 3 if args.quick else 7
+    counts = [500 * 2**k for k in range(4 if args.quick else 6)]
+    by_nodes = cost(100_000, 1_000_000, counts, algorithms, repeats)
+    sizes = [50_000 * 2**k for k in range(3 if args.quick else 5)]
+    by_edges = {}
+    for num_nodes in sizes:  # all nodes, at the same mean degree: nodes and edges double
+        found = cost(num_nodes, 10 * num_nodes, [num_nodes], {'FastDnX': algorithms['FastDnX']}, repeats)
+        by_edges[10 * num_nodes] = found['FastDnX', num_nodes]
+    print('The cost of a batch, as it doubles')
+    for name in algorithms:
+        for few, many in pairwise(counts):
+            change = by_nodes[name, many] / by_nodes[name, few]
+            say(f'{name}, {few:,} to {many:,} nodes of one graph', f'x {change:.2f}', 'x 2 is linear')
+    for few, many in pairwise(by_edges):
+        change = by_edges[many] / by_edges[few]
+        say(f'FastDnX, all nodes of a graph of {few:,} to {many:,} edges', f'x {change:.2f}', 'x 2 is linear')
+    draw(args.out, counts, by_nodes, by_edges)
+    nodes = {name: {count: by_nodes[name, count] for count in counts} for name in algorithms}
+    return {'seconds by explained nodes': nodes, 'seconds by edges': by_edges}
+
+
+def draw(folder, counts, by_nodes, by_edges):
+    import matplotlib
+
+    matplotlib.use('Agg')
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout='constrained')
+    for name, color in (('FastDnX', '#0072B2'), ('DnX', '#D55E00')):
+        seconds = [by_nodes[name, count] for count in counts]
+        left.loglog(counts, seconds, 'o-', color=color, label=name)
+        left.loglog(counts, [seconds[-1] * count / counts[-1] for count in counts], ':', color=color, linewidth=1)
+    left.set(xlabel='explained nodes', ylabel='seconds', title='One graph of 1,000,000 edges, top 10')
+    left.plot([], [], ':', color='grey', label='linear')
+    left.legend(frameon=False)
+    edges, seconds = list(by_edges), list(by_edges.values())
+    right.loglog(edges, seconds, 'o-', color='#0072B2', label='FastDnX')
+    right.loglog(edges, [seconds[-1] * count / edges[-1] for count in edges], ':', color='grey', label='linear')
+    right.set(xlabel='edges', title='All nodes, top 10, two hops, mean degree 10')
+    right.legend(frameon=False)
+    for axes in (left, right):
+        axes.spines[['top', 'right']].set_visible(False)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    figure.savefig(Path(folder) / 'scaling.png', dpi=150)
