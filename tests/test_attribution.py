@@ -2,11 +2,12 @@ from itertools import product
 
 import pytest
 import torch
-from helpers import dense_adjacency, dense_scores, graphs, is_overwritten, random_decomposition, relabelled
+from helpers import Graph, dense_adjacency, dense_scores, graphs, is_overwritten, random_decomposition, relabelled
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyg_dnx.attribution import Attribution
+from pyg_dnx import attribution as module
+from pyg_dnx.attribution import Attribution, SmallGraphAttribution
 
 HOPS = st.integers(0, 3)
 CLOSE = {'rtol': 1e-6, 'atol': 1e-9}
@@ -193,3 +194,78 @@ def test_without_hops_a_node_explains_itself(graph, kind):
     assert scores.tolist() == [0.0] * graph.edge_index.size(1)
     assert inside.numel() == 0
     assert list(attribution.flow()) == []
+
+
+KINDS = ['endpoints', 'geometric', 'flow']
+FLOWS = ['source_to_target', 'target_to_source']
+
+
+def both(graph, num_hops, node, **kwargs):
+    r"""The scores of one node, by the frontier and by products over the whole graph."""
+    arguments = random_decomposition(graph, num_hops, **kwargs), torch.tensor([node]), random_directions(1)
+    return Attribution(*arguments), SmallGraphAttribution(*arguments)
+
+
+def compare(graph, general, small):
+    assert small.neighbourhood.tolist() == general.neighbourhood.tolist()
+    torch.testing.assert_close(small.signal, general.signal, **CLOSE)
+    torch.testing.assert_close(small.node_scores(), general.node_scores(), **CLOSE)
+    torch.testing.assert_close(small.attribute_scores(graph.x), general.attribute_scores(graph.x), **CLOSE)
+    torch.testing.assert_close(small.feature_scores(graph.x), general.feature_scores(graph.x), **CLOSE)
+    for kind in KINDS:
+        expected, inside = general.edge_scores(graph.edge_index, kind, node_scores(general))
+        found, where = small.edge_scores(graph.edge_index, kind, node_scores(general))
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+        assert sorted(where.tolist()) == sorted(inside.tolist())
+
+
+@pytest.mark.parametrize('num_hops', [0, 1, 2, 3])
+@pytest.mark.parametrize('flow', FLOWS)
+def test_small_graphs_are_scored_alike(graph, num_hops, flow):
+    for node in range(graph.x.size(0)):
+        compare(graph, *both(graph, num_hops, node, flow=flow))
+
+
+@pytest.mark.parametrize('flow', FLOWS)
+@given(graph=graphs(), num_hops=HOPS, data=st.data())
+def test_any_small_graph_is_scored_alike(flow, graph, num_hops, data):
+    compare(graph, *both(graph, num_hops, data.draw(st.integers(0, graph.x.size(0) - 1)), flow=flow))
+
+
+def test_products_over_the_whole_graph_are_for_one_node_of_a_small_graph(monkeypatch):
+    path = Graph(torch.ones(3, 1), torch.tensor([[0, 1], [1, 2]]), torch.ones(2))
+
+    def chosen(edge_weight, nodes, num_hops=2, **kwargs):
+        decomposition = random_decomposition(path._replace(edge_weight=edge_weight), num_hops, **kwargs)
+        return type(module.attribute(decomposition, torch.tensor(nodes), random_directions(len(nodes))))
+
+    assert chosen(torch.ones(2), [2]) is SmallGraphAttribution
+    assert chosen(torch.ones(2), [2, 0]) is Attribution
+    assert chosen(torch.tensor([1.0, 0.0]), [2]) is Attribution
+    assert chosen(torch.tensor([1.0, 1e-25]), [2]) is SmallGraphAttribution
+    assert chosen(torch.tensor([1.0, 1e-25]), [2], dtype=torch.float32) is Attribution  # too small once it is squared
+    assert chosen(torch.tensor([1.0, 1e-25]), [2], num_hops=1, dtype=torch.float32) is SmallGraphAttribution
+    monkeypatch.setattr(module, 'SMALL_GRAPH', 5)  # two edges and three self-loops
+    assert chosen(torch.ones(2), [2]) is SmallGraphAttribution
+    monkeypatch.setattr(module, 'SMALL_GRAPH', 4)
+    assert chosen(torch.ones(2), [2]) is Attribution
+
+
+@pytest.mark.parametrize('num_hops', [1, 2])
+def test_edges_without_weight_are_inside(num_hops):
+    path = Graph(torch.ones(3, 1), torch.tensor([[0, 1], [1, 2]]), torch.zeros(2))
+    found = module.attribute(random_decomposition(path, num_hops), torch.tensor([2]), random_directions(1))
+    assert found.neighbourhood.tolist() == [0, 1, 2][2 - num_hops :]
+    assert sorted(found.edges_inside(path.edge_index).tolist()) == [0, 1][2 - num_hops :]
+
+
+@pytest.mark.parametrize('nodes', [[0], [3, 0, 3]])
+@pytest.mark.parametrize('num_hops', [1, 3])
+def test_flow_in_parts_is_the_whole_flow(graph, num_hops, nodes, monkeypatch):
+    attribution = attribute(graph, num_hops, [node % graph.x.size(0) for node in nodes])
+    expected, whole = attribution.edge_flow(graph.edge_index), list(attribution.flow())
+    monkeypatch.setattr(module, 'MAX_FLOW_ENTRIES', 1)
+    parts = list(attribution.flow())
+    assert all(entry.numel() == 1 for entry, _ in parts)
+    assert torch.cat([entry for entry, _ in parts]).equal(torch.cat([entry for entry, _ in whole]))
+    torch.testing.assert_close(attribution.edge_flow(graph.edge_index), expected)

@@ -4,8 +4,9 @@ from helpers import example_graphs
 from models import Teacher, explainer
 from torch_geometric.explain import Explanation
 from torch_geometric.explain.metric import fidelity
+from tqdm import tqdm
 
-from pyg_dnx import DnX, FastDnX, batch, directions, propagation
+from pyg_dnx import DnX, FastDnX, batch, directions, memory, propagation
 
 ALGORITHMS = [FastDnX, DnX]
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
@@ -171,7 +172,9 @@ def test_phenomenon_needs_a_target():
         connected.explain_nodes(Teacher(), graph.x, graph.edge_index)
 
 
-def test_progress_is_shown_when_asked_for(capsys):
+def test_progress_is_shown_when_asked_for(capsys, monkeypatch):
+    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 8)
+    monkeypatch.setattr(batch, 'tqdm', lambda **options: tqdm(**{**options, 'delay': 0}))  # as if it took long
     model, inputs, kwargs, _ = setting()
     connected = explainer(model, FastDnX()).algorithm
     connected.explain_nodes(model, *inputs, progress=True, **kwargs)
@@ -179,3 +182,59 @@ def test_progress_is_shown_when_asked_for(capsys):
     connected.explain_nodes(model, *inputs, progress=False, **kwargs)
     connected.explain_nodes(model, *inputs, **kwargs)  # not on a terminal
     assert capsys.readouterr().err == ''
+
+
+@pytest.mark.parametrize('top_k', [None, 3])
+def test_scores_that_do_not_fit_are_refused_in_time(algorithm, top_k, monkeypatch):
+    model, inputs, kwargs, _ = setting()
+    connected = explainer(model, algorithm).algorithm
+    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 8)
+    monkeypatch.setattr(batch, 'CHECK_EVERY', 1)
+    monkeypatch.setattr(batch, 'free_memory', lambda device: 2**40)
+    connected.explain_nodes(model, *inputs, top_k=top_k, **kwargs)
+    monkeypatch.setattr(batch, 'free_memory', lambda device: 0)
+    with pytest.raises(MemoryError, match=r"'index' names 8 nodes, .* for the first \d\): pass 'top_k', or fewer"):
+        connected.explain_nodes(model, *inputs, top_k=top_k, **kwargs)
+
+
+def test_free_memory_is_not_looked_at_for_every_chunk(monkeypatch):
+    model, inputs, kwargs, _ = setting()
+    looks = []
+    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 8)
+    monkeypatch.setattr(batch, 'CHECK_EVERY', 150)
+    monkeypatch.setattr(batch, 'free_memory', lambda device: looks.append(1) or 2**40)
+    scores = explainer(model, FastDnX()).algorithm.explain_nodes(model, *inputs, top_k=3, **kwargs).top_k(3)
+    assert len(looks) == sum(part.nbytes for part in scores) // 150
+
+
+@pytest.mark.parametrize('top_k', [None, 3])
+@pytest.mark.parametrize('kind', ALGORITHMS)
+def test_little_memory_gives_the_same_scores(kind, top_k):
+    model, inputs, kwargs, _ = setting()
+    expected, found = (
+        explainer(model, kind(cache=None, max_memory=limit)).algorithm.explain_nodes(
+            model, *inputs, top_k=top_k, **kwargs
+        )
+        for limit in (None, 1)
+    )
+    for one, other in zip(found.top_k(3), expected.top_k(3), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    if top_k is None:
+        torch.testing.assert_close(found.scores.to_dense(), expected.scores.to_dense(), rtol=1e-4, atol=1e-6)
+
+
+def test_max_memory_bounds_what_is_held(monkeypatch):
+    model, inputs, kwargs, _ = setting()
+    seen = []
+    monkeypatch.setattr(batch, 'row_chunks', lambda *args: seen.append(args[3]) or propagation.row_chunks(*args))
+    for limit in [1, 10 * batch.BYTES_PER_ENTRY, 2**40]:
+        explainer(model, FastDnX(max_memory=limit)).algorithm.explain_nodes(model, *inputs, **kwargs)
+    assert seen == [1, 10, batch.MAX_CHUNK_ENTRIES]
+
+
+def test_half_of_the_free_memory_is_taken(monkeypatch):
+    monkeypatch.setattr(memory, 'free_memory', lambda device: 1001)
+    assert memory.budget(None, torch.device('cpu')) == 500
+    assert memory.budget(7, torch.device('cpu')) == 7
+    monkeypatch.undo()
+    assert memory.free_memory(torch.device('cpu')) > 0

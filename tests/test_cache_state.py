@@ -1,5 +1,6 @@
 r"""What of a model's own state the cache compares, and what it lets pass."""
 
+import copy
 import threading
 
 import pytest
@@ -100,3 +101,36 @@ def test_other_models_need_not_wait():
     release.set()
     thread.join(timeout=20)
     assert len(cache) == 2
+
+
+class Interrupted(Teacher):
+    r"""A model that is stopped, once, when all of its layers are evaluated."""
+
+    failure: BaseException | None = KeyboardInterrupt()
+
+    def forward(self, x, edge_index):
+        self.seen += 1
+        outputs = super().forward(x, edge_index)
+        if self.failure is not None:
+            raise self.failure
+        return outputs
+
+
+@pytest.mark.parametrize('call', ['distill', 'explain_nodes'])
+@pytest.mark.parametrize('kind', [FastDnX, DnX])
+def test_a_model_that_is_interrupted_is_left_as_it_was(kind, call):
+    model, (x, edge_index) = Interrupted(), graph()
+    model.register_buffer('seen', torch.zeros(1))
+    model.train()
+    model.conv2.eval()
+    before = copy.deepcopy(model.state_dict())
+    modes = [module.training for module in model.modules()]
+    algorithm = connected(kind())
+    with pytest.raises(KeyboardInterrupt):
+        getattr(algorithm, call)(model, x, edge_index)
+    assert [module.training for module in model.modules()] == modes
+    assert all(value.equal(before[name]) for name, value in model.state_dict().items())
+    assert len(shared_cache) == 0
+    model.failure = None
+    getattr(algorithm, call)(model, x, edge_index)  # no lock is held either
+    assert len(shared_cache) == 1

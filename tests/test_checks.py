@@ -33,6 +33,11 @@ OPTIONS = [  # the argument, a bad value, and what the error says besides the ar
     ('mask', 'softmax', "'minmax' (got 'softmax')"),
     ('cache', True, 'got True'),
     ('cache', {}, 'got {}'),
+    ('max_memory', 0, 'got 0'),
+    ('max_memory', -(2**30), 'got -1073741824'),
+    ('max_memory', 1e9, 'got 1000000000.0'),
+    ('max_memory', '1GB', "got '1GB'"),
+    ('max_memory', True, 'got True'),
 ]
 OPTIONS_OF_DNX = [
     ('epsilon', 0.0, 'got 0.0'),

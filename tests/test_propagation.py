@@ -10,7 +10,7 @@ from torch_geometric.nn import SGConv
 
 from pyg_dnx import propagation
 from pyg_dnx.adjacency import normalized_adjacency
-from pyg_dnx.propagation import padded_rows, pull_back, row_chunks, rows_of
+from pyg_dnx.propagation import Rows, inner_products, padded_rows, pull_back, row_chunks, rows_of
 
 SPARSE_LAYOUTS = {'coo': torch.sparse_coo, 'csr': torch.sparse_csr, 'csc': torch.sparse_csc}
 
@@ -206,3 +206,68 @@ def test_padded_rows_list_every_entry_once(count, width, limit):
             assert owner[entry[inside]].equal(group.repeat_interleave(count[group]))
             seen += entry[inside].tolist()
     assert sorted(seen) == list(range(owner.numel()))
+
+
+def without_sparse_products():
+    return mock.patch.object(propagation, 'has_sparse_products', return_value=False)
+
+
+def as_dense(rows, num_nodes):
+    found = torch.zeros(rows.length.numel(), num_nodes, dtype=rows.value.dtype)
+    owner = torch.arange(rows.length.numel()).repeat_interleave(rows.length)
+    return found.index_put_((owner, rows.column.long()), rows.value, accumulate=True)
+
+
+def some_nodes(data, graph):
+    return torch.tensor(data.draw(st.lists(st.integers(0, graph.x.size(0) - 1), min_size=1, max_size=6)))
+
+
+@given(graph=graphs(), num_hops=st.integers(0, 3), data=st.data())
+def test_rows_need_no_sparse_products(graph, num_hops, data):
+    nodes, num_nodes = some_nodes(data, graph), graph.x.size(0)
+    expected = rows_of(build(graph), nodes, num_hops).sorted(num_nodes)
+    with without_sparse_products():
+        found = rows_of(build(graph), nodes, num_hops).sorted(num_nodes)
+    assert found.length.tolist() == expected.length.tolist()
+    assert found.column.tolist() == expected.column.tolist()
+    torch.testing.assert_close(found.value, expected.value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+@given(graph=graphs(), num_hops=st.integers(0, 3), data=st.data())
+def test_inner_products_are_those_of_the_entries(dtype, graph, num_hops, data):
+    nodes, num_nodes = some_nodes(data, graph), graph.x.size(0)
+    generator = torch.Generator().manual_seed(3)
+    left, right = (torch.randn(size, 4, generator=generator).to(dtype) for size in (nodes.numel(), num_nodes))
+    rows = rows_of(normalized_adjacency(*graph[1:], num_nodes, dtype), nodes, num_hops)
+    kept = rows.value.clone()
+    expected = (left.double() @ right.double().T) * (as_dense(rows, num_nodes) > 0)
+    found = inner_products(rows, left, right)
+    with without_sparse_products():
+        alone = inner_products(rows, left, right)
+    for value in (found, alone):
+        assert value.dtype == dtype
+        torch.testing.assert_close(
+            as_dense(rows._replace(value=value), num_nodes).double(), expected, rtol=1e-4, atol=1e-5
+        )
+    assert rows.value.equal(kept)
+
+
+@pytest.mark.parametrize('index', [torch.int32, torch.int64])
+def test_rows_are_sorted_by_column(index):
+    rows = Rows(torch.tensor([3, 0, 2]), torch.tensor([4, 0, 2, 3, 1], dtype=index), torch.arange(5.0))
+    found = rows.sorted(5)
+    assert found.length.tolist() == [3, 0, 2]
+    assert found.column.tolist() == [0, 2, 4, 1, 3]
+    assert found.value.tolist() == [1.0, 2.0, 0.0, 4.0, 3.0]
+    assert rows.column.tolist() == [4, 0, 2, 3, 1]
+
+
+@pytest.mark.parametrize('sparse', [True, False])
+def test_edges_without_weight_stay_in_the_rows(sparse):
+    operator = normalized_adjacency(torch.tensor([[0, 1], [1, 2]]), torch.zeros(2), 3, torch.float64)
+    with mock.patch.object(propagation, 'has_sparse_products', return_value=sparse):
+        rows = rows_of(operator, torch.tensor([2, 0]), 2).sorted(3)
+    assert rows.length.tolist() == [3, 1]
+    assert rows.column.tolist() == [0, 1, 2, 0]
+    assert rows.value.tolist() == [0.0, 0.0, 1.0, 1.0]

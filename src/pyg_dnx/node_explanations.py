@@ -163,9 +163,10 @@ class NodeExplanations:
             for number, table in enumerate(self._tables()):
                 if number == 0:
                     file.write(','.join(table) + '\n')
-                columns = [values.astype(int) if values.dtype == bool else values for values in table.values()]
-                lines = zip(*(values.tolist() for values in columns), strict=True)
-                file.writelines(','.join(map(str, line)) + '\n' for line in lines)
+                columns = [
+                    (values.astype(int) if values.dtype == bool else values).astype(str) for values in table.values()
+                ]
+                file.writelines(','.join(line) + '\n' for line in zip(*columns, strict=True))
 
     def save(self, path: files.Path) -> None:
         r"""Writes the explanations, but not their graph, to a file that :meth:`load` reads without running code."""

@@ -1,0 +1,220 @@
+r"""Interruptions cost only what was being worked on."""
+
+import re
+
+import pytest
+import torch
+from helpers import example_graphs
+from models import Teacher, connected
+
+from pyg_dnx import DnX, FastDnX, batch
+from pyg_dnx.checkpoint import Checkpoint
+
+pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
+FAILURES = [KeyboardInterrupt(), RuntimeError('out of memory')]
+CHUNKS = 4  # of the eight nodes below, with so few entries at a time
+
+
+@pytest.fixture(autouse=True)
+def _many_chunks(monkeypatch):
+    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 14)
+
+
+def explain(kind=FastDnX, seed=0, name='weighted', index=None, top_k=None, checkpoint=None, progress=None, **options):
+    x, edge_index, edge_weight = example_graphs()[name]
+    model = Teacher()
+    with torch.no_grad():
+        model.conv2.bias.add_(seed * torch.arange(3))
+    options = {'num_hops': 2, 'cache': None, **options}
+    given = {} if edge_weight is None else {'edge_weight': edge_weight}
+    given |= {'index': index, 'top_k': top_k, 'checkpoint': checkpoint, 'progress': progress}
+    return connected(kind(**options)).explain_nodes(model, x, edge_index, **given)
+
+
+def parts(explanations):
+    if explanations.scores is None:
+        return explanations._top
+    scores = explanations.scores
+    return scores.crow_indices(), scores.col_indices(), scores.values()
+
+
+def compare(found, expected, kind=FastDnX):
+    for one, other in zip(parts(found), parts(expected), strict=True):
+        exact = {'rtol': 0.0, 'atol': 0.0} if kind is FastDnX else {'rtol': 1e-5, 'atol': 1e-7}
+        torch.testing.assert_close(one, other, **exact)
+
+
+class Chunks:
+    r"""Stands in for the work on a chunk: lists how many nodes each had, and fails at one if told to."""
+
+    def __init__(self):
+        self.sizes, self.fails_at, self.failure = [], None, None
+        self.inner_products = batch.inner_products
+
+    def __call__(self, rows, left, right):
+        self.sizes.append(rows.length.numel())
+        if len(self.sizes) == self.fails_at:
+            raise self.failure
+        return self.inner_products(rows, left, right)
+
+
+@pytest.fixture
+def chunks(monkeypatch):
+    chunks = Chunks()
+    monkeypatch.setattr(batch, 'inner_products', chunks)
+    return chunks
+
+
+def interrupt(chunks, folder, failure=FAILURES[0], chunk=3, **options):
+    r"""Stops at a chunk, and tells how many nodes were finished."""
+    chunks.sizes, chunks.fails_at, chunks.failure = [], chunk, failure
+    with pytest.raises(type(failure)):
+        explain(checkpoint=folder, **options)
+    done = sum(chunks.sizes[:-1])
+    chunks.sizes, chunks.fails_at = [], None
+    return done
+
+
+@pytest.mark.parametrize('failure', FAILURES, ids=['KeyboardInterrupt', 'RuntimeError'])
+@pytest.mark.parametrize('top_k', [None, 3])
+@pytest.mark.parametrize('kind', [FastDnX, DnX])
+def test_goes_on_where_it_was_interrupted(kind, top_k, failure, chunks, tmp_path):
+    expected = explain(kind, top_k=top_k)
+    assert len(chunks.sizes) == CHUNKS
+    chunks.sizes.clear()
+    done = interrupt(chunks, tmp_path / 'c', failure, kind=kind, top_k=top_k)
+    found = explain(kind, top_k=top_k, checkpoint=tmp_path / 'c')
+    assert 0 < done < 8
+    assert sum(chunks.sizes) == 8 - done
+    compare(found, expected, kind)
+    chunks.sizes.clear()
+    again = explain(kind, top_k=top_k, checkpoint=tmp_path / 'c')
+    assert len(chunks.sizes) == 0
+    compare(again, expected, kind)
+
+
+def test_goes_on_with_chunks_of_another_size(chunks, tmp_path, monkeypatch):
+    expected = explain()
+    chunks.sizes.clear()
+    done = interrupt(chunks, tmp_path / 'c')
+    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 2**21)
+    found = explain(checkpoint=str(tmp_path / 'c'))
+    assert chunks.sizes == [8 - done]
+    compare(found, expected)
+
+
+def test_goes_on_after_several_interruptions(chunks, tmp_path):
+    expected = explain()
+    for _ in range(3):
+        interrupt(chunks, tmp_path / 'c', chunk=2)
+    compare(explain(checkpoint=tmp_path / 'c'), expected)
+
+
+@pytest.mark.parametrize('top_k', [None, 2])
+def test_results_can_be_indexed_and_saved_as_ever(top_k, chunks, tmp_path):
+    expected = explain(top_k=top_k)
+    interrupt(chunks, tmp_path / 'c', top_k=top_k)
+    found = explain(top_k=top_k, checkpoint=tmp_path / 'c')
+    assert found[7].node_mask.equal(expected[7].node_mask)
+    found.save(tmp_path / 'saved.pt')
+
+
+OTHERS = {
+    'index': {'index': torch.tensor([1, 2])},
+    'order': {'index': torch.arange(8).flip(0)},
+    'top_k': {'top_k': 2},
+    'model': {'seed': 1},
+    'graph': {'name': 'undirected'},
+    'num_hops': {'num_hops': 1},
+    'score': {'score': 'target'},
+    'algorithm': {'kind': DnX},
+    'ridge': {'ridge': 1.0},
+}
+
+
+@pytest.mark.parametrize('other', OTHERS)
+def test_another_request_is_refused(other, chunks, tmp_path):
+    interrupt(chunks, tmp_path / 'c')
+    before = {path.name: path.read_bytes() for path in (tmp_path / 'c').iterdir()}
+    with pytest.raises(ValueError, match=r"'checkpoint' must name a folder of the same explanations \(got '.*c', "):
+        explain(checkpoint=tmp_path / 'c', **OTHERS[other])
+    assert len(chunks.sizes) == 0
+    assert {path.name: path.read_bytes() for path in (tmp_path / 'c').iterdir()} == before
+
+
+@pytest.mark.parametrize('option', [{'epsilon': 0.1}, {'prior': 'propagation'}])
+def test_another_program_is_refused(option, tmp_path):
+    explain(DnX, checkpoint=tmp_path / 'c')
+    with pytest.raises(ValueError, match="'checkpoint' must name a folder of the same explanations"):
+        explain(DnX, checkpoint=tmp_path / 'c', **option)
+
+
+def test_what_scores_do_not_depend_on_may_change(chunks, tmp_path):
+    expected = explain()
+    interrupt(chunks, tmp_path / 'c')
+    compare(explain(checkpoint=tmp_path / 'c', mask='positive', edge_score='endpoints', max_memory=2**20), expected)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / 'notes.txt').write_text('mine')
+    with pytest.raises(ValueError, match=r"'checkpoint' must name an empty folder, or .* \(got .*: pass another"):
+        explain(checkpoint=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ['notes.txt']
+
+
+def test_folders_are_made(tmp_path):
+    explain(checkpoint=tmp_path / 'a' / 'b')
+    names = sorted(path.name for path in (tmp_path / 'a' / 'b').iterdir())
+    assert names == [f'{number:06d}.pt' for number in range(CHUNKS)] + ['request.pt']
+
+
+def test_a_half_written_file_is_ignored(chunks, tmp_path, monkeypatch):
+    expected, save = explain(), torch.save
+    chunks.sizes.clear()
+
+    def cut_short(content, path):
+        save(content, path)
+        if path.name == '000002.tmp':
+            path.write_bytes(path.read_bytes()[:100])
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, 'save', cut_short)
+        with pytest.raises(KeyboardInterrupt):
+            explain(checkpoint=tmp_path)
+    assert (tmp_path / '000002.tmp').exists()
+    done = sum(chunks.sizes[:2])
+    chunks.sizes.clear()
+    compare(explain(checkpoint=tmp_path), expected)
+    assert sum(chunks.sizes) == 8 - done
+    assert not (tmp_path / '000002.tmp').exists()
+
+
+def test_progress_begins_where_it_was(chunks, tmp_path, capsys):
+    done = interrupt(chunks, tmp_path)
+    capsys.readouterr()
+    explain(checkpoint=tmp_path, progress=True)
+    shown = re.findall(r'(\d)/8', capsys.readouterr().err)
+    assert (int(shown[0]), int(shown[-1])) == (done, 8)
+
+
+@pytest.mark.parametrize(
+    ('old', 'new', 'agree'),
+    [
+        (torch.ones(2), torch.ones(2) + 1e-6, True),
+        (torch.ones(2), torch.ones(2) + 1e-2, False),
+        (torch.ones(2), torch.ones(2, dtype=torch.float64), False),
+        (torch.ones(2), torch.ones(1), False),
+        (torch.arange(10**6, 10**6 + 2), torch.arange(10**6 + 1, 10**6 + 3), False),
+        (None, torch.ones(2), False),
+        (3, 3, True),
+        (1, True, False),
+    ],
+)
+def test_requests_agree_up_to_rounding(old, new, agree, tmp_path):
+    Checkpoint(tmp_path, {'what': old})
+    if agree:
+        assert Checkpoint(tmp_path, {'what': new}).pieces() == []
+    else:
+        with pytest.raises(ValueError, match='another model, graph, index or option'):
+            Checkpoint(tmp_path, {'what': new})
