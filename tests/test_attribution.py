@@ -269,3 +269,10 @@ def test_flow_in_parts_is_the_whole_flow(graph, num_hops, nodes, monkeypatch):
     assert all(entry.numel() == 1 for entry, _ in parts)
     assert torch.cat([entry for entry, _ in parts]).equal(torch.cat([entry for entry, _ in whole]))
     torch.testing.assert_close(attribution.edge_flow(graph.edge_index), expected)
+
+
+def test_negative_weights_are_left_to_the_general_way():
+    edges, weight = torch.tensor([[0, 1, 0, 2], [1, 3, 2, 3]]), torch.tensor([0.5, 0.5, -0.5, 0.0])
+    decomposition = random_decomposition(Graph(torch.randn(4, 2), edges, weight), 2)
+    found = module.attribute(decomposition, torch.tensor([3]), random_directions(1))
+    assert found.neighbourhood.tolist() == [0, 1, 2, 3]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from helpers import example_graphs
+from helpers import example_graphs, relabelled
 from models import Teacher, connected
 
 from pyg_dnx import DnX, FastDnX, batch
@@ -218,3 +218,31 @@ def test_requests_agree_up_to_rounding(old, new, agree, tmp_path):
     else:
         with pytest.raises(ValueError, match='another model, graph, index or option'):
             Checkpoint(tmp_path, {'what': new})
+
+
+def test_a_graph_with_other_names_is_another_graph(tmp_path):
+    known = example_graphs()['undirected']
+    renamed = relabelled(known, torch.tensor([3, 1, 4, 0, 5, 2, 7, 6]))
+    algorithm = connected(FastDnX(num_hops=2))
+    algorithm.explain_nodes(Teacher(), known.x, known.edge_index, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match='written for another model, graph'):
+        algorithm.explain_nodes(Teacher(), renamed.x, renamed.edge_index, checkpoint=tmp_path)
+
+
+def test_killed_before_it_began(tmp_path):
+    (tmp_path / 'request.tmp').write_bytes(b'half')
+    compare(explain(checkpoint=tmp_path), explain())
+
+
+@pytest.mark.parametrize('name', ['request', '000000'])
+def test_damaged_files_are_named(name, tmp_path):
+    explain(checkpoint=tmp_path)
+    (tmp_path / f'{name}.pt').write_text('something else')
+    with pytest.raises(ValueError, match=f"'checkpoint' must .*{name}.pt is damaged.*: delete it"):
+        explain(checkpoint=tmp_path)
+
+
+def test_a_request_of_something_else_is_refused(tmp_path):
+    torch.save([1, 2], tmp_path / 'request.pt')
+    with pytest.raises(ValueError, match='written for another'):
+        explain(checkpoint=tmp_path)

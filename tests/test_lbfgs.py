@@ -175,3 +175,18 @@ def test_large_graphs_are_explained_alike(task, monkeypatch):
     monkeypatch.undo()
     expected = algorithm.explain_nodes(model, *inputs).scores.to_dense()
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0.01 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize(('scale', 'dtype', 'limit'), [(1e200, torch.float64, 2**24), (1e25, torch.float32, 0)])
+def test_features_too_large_to_square_are_refused(scale, dtype, limit, monkeypatch):
+    monkeypatch.setattr(solvers, 'PRECISE_MAX_SIZE', limit)
+    features, probs = problems()['ordinary']
+    with pytest.raises(ValueError, match=r"'x' must have features whose squares are finite .*: rescale them"):
+        fit_classifier(scale * features.to(dtype), probs, RIDGE)
+
+
+def test_one_class_needs_no_fit(monkeypatch):
+    monkeypatch.setattr(solvers, 'PRECISE_MAX_SIZE', 0)
+    fit = fit_classifier(torch.randn(40, 4), torch.ones(40, 1), RIDGE)
+    assert not fit.weight.any()
+    assert not fit.bias.any()

@@ -98,6 +98,8 @@ class Intruder:
 def damage(way, path):
     if way == 'cut short':
         path.write_bytes(path.read_bytes()[:2000])
+    elif way == 'end is missing':
+        path.write_bytes(path.read_bytes()[:-200])
     elif way == 'no file of ours':
         path.write_bytes(b'node,score\n1,2\n')
     elif way == 'surrogate':
@@ -115,7 +117,17 @@ def damage(way, path):
 
 @pytest.mark.parametrize(
     'way',
-    ['cut short', 'no file of ours', 'surrogate', 'incomplete', 'rule', 'other format', 'plain pickle', 'hidden'],
+    [
+        'cut short',
+        'end is missing',
+        'no file of ours',
+        'surrogate',
+        'incomplete',
+        'rule',
+        'other format',
+        'plain pickle',
+        'hidden',
+    ],
 )
 def test_load_refuses_other_files_and_runs_no_code(way, tmp_path):
     path = tmp_path / 'saved.pt'

@@ -161,3 +161,31 @@ def test_a_graph_on_disk_is_explained_alike(kind, top_k, max_memory, tmp_path):
     if top_k is None:
         torch.testing.assert_close(found.scores.to_dense(), expected.scores.to_dense(), rtol=1e-4, atol=1e-6)
     assert {name: (tmp_path / name).read_bytes() for name in parts} == content
+
+
+NO_NUMBERS = {
+    'complex': torch.ones(8, 3, dtype=torch.complex64),
+    'sparse': torch.eye(8).to_sparse_coo(),
+    'no column': torch.ones(8, 0),
+    'words': np.array([['a'] * 3] * 8),
+}
+
+
+@pytest.mark.parametrize('outputs', NO_NUMBERS.values(), ids=NO_NUMBERS)
+def test_outputs_that_are_no_numbers_are_refused(outputs):
+    with pytest.raises((TypeError, ValueError), match=r"'teacher_outputs' must .*\(got .*\): "):
+        connected(FastDnX(num_hops=1)).distill(None, *graph(), teacher_outputs=outputs)
+
+
+def test_arrays_of_another_byte_order():
+    outputs = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)).numpy()
+    algorithm = connected(FastDnX(num_hops=1))
+    expected = algorithm.distill(None, *graph(), teacher_outputs=outputs)
+    found = algorithm.distill(None, *graph(), teacher_outputs=outputs.astype(outputs.dtype.newbyteorder()))
+    torch.testing.assert_close(found.weight, expected.weight)
+
+
+def test_one_column_of_classes():
+    outputs = torch.randn(8, generator=torch.Generator().manual_seed(0))
+    surrogate = connected(FastDnX(num_hops=1)).distill(None, *graph(), teacher_outputs=outputs)
+    assert surrogate.weight.shape == (3, 1)

@@ -154,7 +154,7 @@ class DistillAndExplain(ExplainerAlgorithm):
             kept = None
             if checkpoint is not None:
                 parts = {'index': nodes, 'toward': toward, 'top_k': top_k, 'rule': repr(self._rule)}
-                evidence = decomposition.evidence[nodes].sum(dim=0)  # tells other models and graphs apart
+                evidence = decomposition.evidence[nodes].norm(dim=1)  # tells other models and graphs apart
                 kept = Checkpoint(checkpoint, {**parts, 'num_hops': surrogate.num_hops, 'evidence': evidence})
             max_bytes = budget(self.max_memory, x.device)
             found = score_nodes(decomposition, nodes, toward, self._rule, top_k, max_bytes, progress, kept)

@@ -27,7 +27,7 @@ def attribute(decomposition: Decomposition, nodes: Tensor, directions: Tensor) -
     operator = decomposition.operator
     if nodes.numel() == 1 and operator.col.numel() <= SMALL_GRAPH:
         # A node is reached where its entry of Ã^L is positive, unless that is zero or too small for floating point.
-        smallest = operator.smallest**decomposition.surrogate.num_hops
+        smallest = max(operator.smallest, 0.0) ** decomposition.surrogate.num_hops
         if smallest > torch.finfo(operator.value.dtype).tiny:
             return SmallGraphAttribution(decomposition, nodes, directions)
     return Attribution(decomposition, nodes, directions)

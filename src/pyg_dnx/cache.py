@@ -91,8 +91,8 @@ class SurrogateCache:
     def values_on(self, graph: Any) -> list[Any]:
         r"""The values of any model and settings whose inputs are ``(graph, ...)``, unmodified."""
         with self._lock:
-            entries = [entry for entry in self._entries if entry.value is not None]
-        return [entry.value for entry in entries if _is_same(entry.inputs[1][0], graph)]
+            values = [entry.value for entry in self._entries if _is_same(entry.inputs[1][0], graph)]
+        return [value for value in values if value is not None]
 
     def clear(self) -> None:
         r"""Empties the cache."""

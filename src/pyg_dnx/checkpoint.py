@@ -24,13 +24,13 @@ class Checkpoint:
         self.count = 0
         known = self._read('request')
         if known is None:
-            if any(self.folder.iterdir()):
+            if any(path.suffix != '.tmp' for path in self.folder.iterdir()):
                 raise ValueError(
                     f"'checkpoint' must name an empty folder, or one of the same explanations (got {str(folder)!r}, "
                     f'which holds something else): pass another folder'
                 )
             self._write('request', request)
-        elif known.keys() != request.keys() or not all(_is_close(known[name], request[name]) for name in known):
+        elif not _is_same(known, request):
             raise ValueError(
                 f"'checkpoint' must name a folder of the same explanations (got {str(folder)!r}, which was written for "
                 f'another model, graph, index or option): pass another folder, or delete this one'
@@ -51,13 +51,25 @@ class Checkpoint:
 
     def _read(self, name: str) -> Any:
         path = self.folder / f'{name}.pt'
-        return torch.load(path, weights_only=True) if path.exists() else None
+        if not path.exists():
+            return None
+        try:
+            return torch.load(path, weights_only=True)
+        except Exception as error:  # what a damaged file makes the unpickler raise has no end
+            raise ValueError(
+                f"'checkpoint' must name a folder that only this package writes to (got {str(self.folder)!r}, whose "
+                f'{path.name} is damaged): delete it, and start anew'
+            ) from error
 
     def _write(self, name: str, content: Any) -> None:
         path = self.folder / f'{name}.pt'
         unfinished = path.with_suffix('.tmp')
         torch.save(content, unfinished)
         unfinished.replace(path)  # a file is there in full, or not at all
+
+
+def _is_same(old: Any, new: dict[str, Any]) -> bool:
+    return isinstance(old, dict) and old.keys() == new.keys() and all(_is_close(old[name], new[name]) for name in old)
 
 
 def _is_close(old: Any, new: Any) -> bool:

@@ -139,7 +139,13 @@ def teacher_outputs(value: Any, model: Any, x: Tensor) -> None:
             f"'teacher_outputs' must be a tensor or a NumPy array (got {type(value).__name__}): pass what the model "
             f'returns for all nodes'
         )
-    if len(value.shape) not in (1, 2) or value.shape[0] != x.size(0):
+    if isinstance(value, Tensor):
+        is_plain = value.layout == torch.strided and not value.is_complex()
+    else:
+        is_plain = value.dtype.kind in 'biuf'
+    if not is_plain:
+        raise TypeError(f"'teacher_outputs' must hold real numbers, densely (got {value.dtype}): convert them")
+    if len(value.shape) not in (1, 2) or value.shape[0] != x.size(0) or 0 in value.shape:
         raise ValueError(
             f"'teacher_outputs' must have shape [{x.size(0)}] or [{x.size(0)}, C], one row a node of 'x' (got "
             f'{list(value.shape)}): pass what the model returns for all nodes'

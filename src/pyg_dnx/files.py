@@ -24,7 +24,7 @@ def read(path: Path, kind: str, build: Callable[[dict[str, Any]], T]) -> T:
         if content.pop('format') != f'pyg_dnx.{kind}/1':
             raise ValueError('another format')
         return build(content)
-    except OSError:
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
         raise
     except Exception as error:  # what a damaged file makes the unpickler raise has no end
         raise ValueError(

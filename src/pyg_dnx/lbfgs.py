@@ -156,6 +156,10 @@ def add_to_diagonal(matrix: Tensor, value: Tensor | float) -> Tensor:
 
 def cholesky(matrix: Tensor) -> Tensor:
     r"""Factors a positive semi-definite matrix, with as little added to its diagonal as it takes."""
+    if not bool(matrix.isfinite().all()):
+        raise ValueError(
+            f"'x' must have features whose squares are finite (got an overflow in {matrix.dtype}): rescale them"
+        )
     factor, info = torch.linalg.cholesky_ex(matrix)
     jitter = torch.finfo(matrix.dtype).eps * matrix.diagonal().mean().clamp(min=1e-30)
     while bool(info.any()):

@@ -201,6 +201,7 @@ class NodeExplanations:
             request = explanations._request
             surrogate, num_nodes = request.surrogate, request.target.size(0)
             checks.graph(x, edge_index, kwargs)
+            checks.content(x, edge_index, kwargs.get('edge_weight'))
             if x.shape != (num_nodes, surrogate.weight.size(0)):
                 raise ValueError(
                     f"'x' must have shape {[num_nodes, surrogate.weight.size(0)]}, as when the nodes were explained "

@@ -39,17 +39,17 @@ def fit_classifier(
     Up to ``PRECISE_MAX_SIZE`` features in all it is solved to its optimum in float64, above to a thousandth of the KL.
     """
     matrix, basis = Features.of(features), zero_sum_basis(probs.double())
+    if basis.size(1) == 0:
+        return Fit(basis.new_zeros(matrix.num_features, 1), basis.new_zeros(1), 'closed form', True)
     if matrix.num_nodes * matrix.num_features > PRECISE_MAX_SIZE:
         return _finish(*minimise_kl(matrix, probs, ridge, basis, progress), basis, 'lbfgs')
     dense, probs = matrix.rows().double(), probs.double()
     used = dense.any(dim=0)
     if not bool(used.all()):  # as in one-hot degrees: the weights of a feature that is always zero are zero
-        fit = fit_classifier(dense[:, used], probs, ridge, solver)
+        fit = fit_classifier(dense[:, used], probs, ridge, solver, progress)
         weight = dense.new_zeros(used.numel(), probs.size(1))
         weight[used] = fit.weight
         return fit._replace(weight=weight)
-    if basis.size(1) == 0:
-        return Fit(dense.new_zeros(dense.size(1), 1), dense.new_zeros(1), 'closed form', True)
     size, pairs = dense.size(1) + 1, basis.size(1) * (basis.size(1) + 1) // 2
     small = size * basis.size(1) <= NEWTON_MAX_SIZE and dense.size(0) * pairs * size**2 <= NEWTON_MAX_WORK
     if solver == 'newton' or (solver is None and small):

@@ -65,13 +65,16 @@ def to_targets(
         :class:`~torch_geometric.explain.Explainer` derives from the same outputs.
     """
     targets, predicted = [], []
-    for first in range(0, outputs.shape[0], ROWS_AT_A_TIME):  # an array on disk is never read as a whole
-        part = outputs[first : first + ROWS_AT_A_TIME]
-        part = part if isinstance(part, Tensor) else torch.from_numpy(np.array(part))
+    step = ROWS_AT_A_TIME if len(outputs.shape) == 2 else outputs.shape[0]
+    for first in range(0, outputs.shape[0], step):  # an array on disk is never read as a whole
+        part = outputs[first : first + step]
+        if not isinstance(part, Tensor):
+            part = torch.from_numpy(np.array(part, dtype=part.dtype.newbyteorder('=')))
         part = part.detach().to(device)
         targets.append(_to_targets(part, config).to(dtype))
         predicted.append(_predicted_target(part, config))
-    return torch.cat(targets), torch.cat(predicted)
+    # Several classes in a single column have, in PyG, one target for all nodes.
+    return torch.cat(targets), torch.cat(predicted) if predicted[0].dim() > 0 else predicted[0]
 
 
 def _to_targets(outputs: Tensor, config: ModelConfig) -> Tensor:
