@@ -156,8 +156,7 @@ class DistillAndExplain(ExplainerAlgorithm):
                 parts = {'index': nodes, 'toward': toward, 'top_k': top_k, 'rule': repr(self._rule)}
                 evidence = decomposition.evidence[nodes].norm(dim=1)  # tells other models and graphs apart
                 kept = Checkpoint(checkpoint, {**parts, 'num_hops': surrogate.num_hops, 'evidence': evidence})
-            max_bytes = budget(self.max_memory, x.device)
-            found = score_nodes(decomposition, nodes, toward, self._rule, top_k, max_bytes, progress, kept)
+            found = score_nodes(decomposition, nodes, toward, self._rule, top_k, self.max_memory, progress, kept)
         trust = distilled.trust(nodes)
         warn_if_doubtful(trust['surrogate_agreement'], distilled, nodes)
         target = distilled.target if target is None else target

@@ -8,11 +8,11 @@ from tqdm import tqdm
 
 from pyg_dnx.checkpoint import Checkpoint
 from pyg_dnx.directions import Mixture, Projection
-from pyg_dnx.memory import free_memory
+from pyg_dnx.memory import budget, free_memory
 from pyg_dnx.propagation import Rows, inner_products, padded_rows, row_chunks, rows_of
 from pyg_dnx.surrogate import Decomposition
 
-MAX_CHUNK_ENTRIES = 2**21  # entries of rows at a time: longer ones leave the processor's cache, and the user waiting
+MAX_CHUNK_ENTRIES = 2**23  # entries of rows at a time: more would keep the user waiting for news
 BYTES_PER_ENTRY = 64  # the most that is held for one of them at a time
 CHECK_EVERY = 2**28  # bytes of results between two looks at the free memory
 
@@ -23,7 +23,7 @@ def score_nodes(
     toward: Tensor | None,
     rule: Projection | Mixture,
     top_k: int | None,
-    max_bytes: int,
+    max_memory: int | None = None,
     progress: bool | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> tuple[Tensor, ...]:
@@ -36,7 +36,9 @@ def score_nodes(
     operator, num_hops = decomposition.operator, decomposition.surrogate.num_hops
     pieces: list[tuple[Tensor, ...]] = checkpoint.pieces() if checkpoint is not None else []
     done, kept = sum(piece[0].size(0) for piece in pieces), 0
-    max_entries = min(MAX_CHUNK_ENTRIES, max(1, max_bytes // BYTES_PER_ENTRY))
+    max_entries = MAX_CHUNK_ENTRIES
+    if max_memory is not None or nodes.numel() * operator.num_nodes > MAX_CHUNK_ENTRIES:
+        max_entries = min(max_entries, max(1, budget(max_memory, nodes.device) // BYTES_PER_ENTRY))
     chunks = row_chunks(operator, nodes[done:], num_hops, max_entries) if done < nodes.numel() else []
     hidden = (len(chunks) == 1 or None) if progress is None else not progress  # None: where there is no terminal
     delay = 0 if progress else 1

@@ -123,14 +123,14 @@ def _next_rows(operator: Operator, rows: Rows) -> Rows:
     return Rows(length, key % operator.num_nodes, value)
 
 
-def row_chunks(operator: Operator, nodes: Tensor, num_hops: int, max_entries: int = 2**22) -> list[Tensor]:
+def row_chunks(operator: Operator, nodes: Tensor, num_hops: int, max_entries: int = 2**23) -> list[Tensor]:
     r"""Cuts ``nodes`` [B] into runs whose rows of :math:`\tilde{A}^L` have about ``max_entries`` entries at most.
 
     Returns:
         The positions in ``nodes`` of each run.
     """
     position = torch.arange(nodes.numel(), device=nodes.device)
-    if nodes.numel() == 1:
+    if nodes.numel() == 1 or nodes.numel() * operator.num_nodes <= max_entries:
         return [position]
     total = operator.walks(num_hops)[nodes].double().clamp(max=operator.num_nodes).cumsum(0)
     runs = torch.bincount((total / max_entries).long())
