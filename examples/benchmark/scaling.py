@@ -67,7 +67,9 @@ def draw(folder, counts, by_nodes, by_edges):
     right.loglog(edges, [seconds[-1] * count / edges[-1] for count in edges], ':', color='grey', label='linear')
     right.set(xlabel='edges', title='All nodes, top 10, two hops, mean degree 10')
     right.legend(frameon=False)
-    for axes in (left, right):
+    for axes, ticks in ((left, counts), (right, edges)):
         axes.spines[['top', 'right']].set_visible(False)
+        axes.set_xticks(ticks, [f'{tick / 1e6:g}M' if tick >= 1e5 else f'{tick:,}' for tick in ticks])
+        axes.minorticks_off()
     Path(folder).mkdir(parents=True, exist_ok=True)
     figure.savefig(Path(folder) / 'scaling.png', dpi=150)
