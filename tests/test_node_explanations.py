@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 from helpers import example_graphs
-from models import Teacher, explainer
+from models import Teacher, connected, explainer
 
 from pyg_dnx import DnX, FastDnX, NodeExplanations, node_explanations
 
@@ -210,3 +210,13 @@ def test_tables_can_do_without_pandas(tmp_path, monkeypatch):
 def test_repr():
     assert repr(explain()) == 'NodeExplanations(4 nodes)'
     assert repr(explain(top_k=3)) == 'NodeExplanations(4 nodes, top_k=3)'
+
+
+@pytest.mark.parametrize('task', ['binary raw [N, 2]', 'binary probs [N, 1]', 'regression [N, 2]'])
+def test_files_of_every_task_are_read_back(task, tmp_path):
+    x, edge_index, _ = example_graphs()['undirected']
+    found = connected(FastDnX(num_hops=1), task).explain_nodes(Teacher(task=task), x, edge_index)
+    found.save(tmp_path / 'saved.pt')
+    loaded = NodeExplanations.load(tmp_path / 'saved.pt', x, edge_index)
+    assert loaded.scores.shape == (8, 8)
+    torch.testing.assert_close(loaded[3].node_score, found[3].node_score)

@@ -160,7 +160,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         trust = distilled.trust(nodes)
         warn_if_doubtful(trust['surrogate_agreement'], distilled, nodes)
         target = distilled.target if target is None else target
-        request = Request(surrogate, self._rule, view, self.model_config, target, toward)
+        request = Request(surrogate, self._rule, view, self.model_config, x.size(0), target, toward)
         graph = Graph(decomposition, x, edge_index, kwargs)
         if top_k is None:
             return NodeExplanations(nodes, Rows(*found).matrix(x.size(0)), None, trust, request, graph)

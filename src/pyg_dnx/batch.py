@@ -34,7 +34,8 @@ def score_nodes(
         and their scores, both [B, top_k].
     """
     operator, num_hops = decomposition.operator, decomposition.surrogate.num_hops
-    pieces: list[tuple[Tensor, ...]] = checkpoint.pieces() if checkpoint is not None else []
+    known = checkpoint.pieces() if checkpoint is not None else []
+    pieces = [tuple(tensor.to(nodes.device) for tensor in piece) for piece in known]
     done, kept = sum(piece[0].size(0) for piece in pieces), 0
     max_entries = MAX_CHUNK_ENTRIES
     if max_memory is not None or nodes.numel() * operator.num_nodes > MAX_CHUNK_ENTRIES:
@@ -55,9 +56,8 @@ def score_nodes(
                 checkpoint.add(piece)
             bar.update(chunk.numel())
             checked, kept = kept // CHECK_EVERY, kept + sum(tensor.nbytes for tensor in piece)
-            if kept // CHECK_EVERY > checked and kept > free_memory(
-                nodes.device
-            ):  # it takes as much to join the pieces
+            # It takes as much again to join the pieces.
+            if kept // CHECK_EVERY > checked and kept > free_memory(nodes.device):
                 raise MemoryError(
                     f"'index' names {nodes.numel()} nodes, whose scores don't fit into memory (got "
                     f"{kept / 2**30:.1f} GB for the first {place[-1] + 1}): pass 'top_k', or fewer nodes at a time"

@@ -54,7 +54,7 @@ class Checkpoint:
         if not path.exists():
             return None
         try:
-            return torch.load(path, weights_only=True)
+            return torch.load(path, map_location='cpu', weights_only=True)
         except Exception as error:  # what a damaged file makes the unpickler raise has no end
             raise ValueError(
                 f"'checkpoint' must name a folder that only this package writes to (got {str(self.folder)!r}, whose "

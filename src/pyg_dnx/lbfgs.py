@@ -9,7 +9,7 @@ from tqdm import tqdm
 from pyg_dnx.features import Features
 
 CHOLESKY_MAX_SIZE = 8192  # features; above, the preconditioner is diagonal
-DAMPING = 1.0
+DAMPING = 1.0  # how much of the mean prediction's curvature is added to that of the predictions
 SMALLEST_PROB = 1e-5  # whose logarithm the first guess takes in earnest
 SAMPLE_SIZE = 2**15  # nodes on which a large fit starts
 MAX_ROUNDS, ROUND = 200, 5  # iterations between two looks at the progress
@@ -31,7 +31,7 @@ def minimise_kl(
         progress: Whether to show a progress bar; ``None`` shows it on a terminal.
 
     Returns:
-        The weights and, below, the bias, [F + 1, C - 1] in ``basis``; and whether this is the optimum.
+        The weights and, below, the bias, [F + 1, C - 1] in ``basis``; and whether the tolerance was met.
     """
     problem = _Problem(features, probs, ridge, basis)
     if features.dtype != torch.float64 and features.num_nodes >= 2 * SAMPLE_SIZE:

@@ -45,7 +45,8 @@ class Request:
     rule: Projection | Mixture
     view: View
     model_config: ModelConfig
-    target: Tensor  # of each node of the graph, [N], as PyG has it
+    num_nodes: int  # of the graph
+    target: Tensor  # as PyG has it: [N], but [2N] for binary models with two columns
     toward: Tensor | None  # directions of the explained nodes' targets, [B, C]
 
 
@@ -180,6 +181,7 @@ class NodeExplanations:
             'rule': {'name': type(request.rule).__name__, **asdict(request.rule)},
             'view': _plain(asdict(request.view)),
             'model_config': _plain(vars(request.model_config)),
+            'num_nodes': request.num_nodes,
             'target': request.target,
             'toward': request.toward,
         }
@@ -199,7 +201,7 @@ class NodeExplanations:
         explanations = files.read(path, 'NodeExplanations', _from_dict)
         if x is not None:
             request = explanations._request
-            surrogate, num_nodes = request.surrogate, request.target.size(0)
+            surrogate, num_nodes = request.surrogate, request.num_nodes
             checks.graph(x, edge_index, kwargs)
             checks.content(x, edge_index, kwargs.get('edge_weight'))
             if x.shape != (num_nodes, surrogate.weight.size(0)):
@@ -229,9 +231,10 @@ def _from_dict(content: dict[str, Any]) -> NodeExplanations:
         {kind.__name__: kind for kind in (Projection, Mixture)}[rule.pop('name')](**rule),
         View(**{**view, **masks}),
         ModelConfig(**content['model_config']),
+        content['num_nodes'],
         content['target'],
         content['toward'],
     )
-    scores = None if content['scores'] is None else Rows(*content['scores']).matrix(request.target.size(0))
+    scores = None if content['scores'] is None else Rows(*content['scores']).matrix(request.num_nodes)
     top = None if content['top'] is None else tuple(content['top'])
     return NodeExplanations(content['index'], scores, top, content['trust'], request, None)
