@@ -263,12 +263,12 @@ def test_edges_without_weight_are_inside(num_hops):
 @pytest.mark.parametrize('num_hops', [1, 3])
 def test_flow_in_parts_is_the_whole_flow(graph, num_hops, nodes, monkeypatch):
     attribution = attribute(graph, num_hops, [node % graph.x.size(0) for node in nodes])
-    expected, whole = attribution.edge_flow(graph.edge_index), list(attribution.flow())
+    expected, whole = attribution.edge_scores(graph.edge_index, 'flow', None)[0], list(attribution.flow())
     monkeypatch.setattr(module, 'MAX_FLOW_ENTRIES', 1)
     parts = list(attribution.flow())
     assert all(entry.numel() == 1 for entry, _ in parts)
     assert torch.cat([entry for entry, _ in parts]).equal(torch.cat([entry for entry, _ in whole]))
-    torch.testing.assert_close(attribution.edge_flow(graph.edge_index), expected)
+    torch.testing.assert_close(attribution.edge_scores(graph.edge_index, 'flow', None)[0], expected)
 
 
 def test_negative_weights_are_left_to_the_general_way():

@@ -77,7 +77,7 @@ class Attribution:
         """
         inside = self.edges_inside(edge_index)
         if kind == 'flow':
-            return self.edge_flow(edge_index), inside
+            return self.edge_flow(edge_index, inside), inside
         scores = node_score.new_zeros(edge_index.size(1))
         source, target = node_score[edge_index[:, inside]]
         positive = (source.clamp(min=0.0) * target.clamp(min=0.0)).sqrt()
@@ -90,8 +90,8 @@ class Attribution:
         edge_id = self.decomposition.operator.edge_id[last_step.entry]
         return edge_id[edge_id >= 0]
 
-    def edge_flow(self, edge_index: Tensor) -> Tensor:
-        r"""What each edge carries, over all steps, [E]."""
+    def edge_flow(self, edge_index: Tensor, inside: Tensor) -> Tensor:
+        r"""What each edge carries, over all steps, [E]; only those ``inside`` carry anything."""
         scores = self.signal.new_zeros(edge_index.size(1) + 1)
         for entry, carried in self.flow():  # an added self-loop's, whose id is -1, goes to the last place
             scores.index_put_((self.decomposition.operator.edge_id[entry],), carried, accumulate=True)
@@ -119,14 +119,18 @@ class SmallGraphAttribution(Attribution):
     def __init__(self, decomposition: Decomposition, node: Tensor, direction: Tensor) -> None:
         self.decomposition = decomposition
         self.direction = direction[0].to(decomposition.hidden.dtype)
-        row = decomposition.hidden.new_zeros(decomposition.operator.num_nodes, 1)
-        row[node] = 1.0
-        self.rows = [row.view(-1)]  # of Ã^k, [N] each
-        for _ in range(decomposition.surrogate.num_hops):
-            row = decomposition.operator.transposed @ row
-            self.rows.append(row.view(-1))
+        operator, num_hops = decomposition.operator, decomposition.surrogate.num_hops
+        start, end = operator.rowptr[int(node) :][:2].tolist()
+        nothing = decomposition.hidden.new_zeros(operator.num_nodes)
+        first = [
+            nothing.index_fill(0, node, 1.0),
+            nothing.index_add(0, operator.col[start:end], operator.value[start:end]),
+        ]
+        self.rows = first[: num_hops + 1]  # of Ã^k, [N] each
+        for _ in range(num_hops - 1):
+            self.rows.append((operator.transposed @ self.rows[-1][:, None]).view(-1))
         self.neighbourhood = self.rows[-1].nonzero().view(-1)
-        self.signal = row[self.neighbourhood] * self.direction
+        self.signal = self.rows[-1][self.neighbourhood, None] * self.direction
 
     def edges_inside(self, edge_index: Tensor) -> Tensor:
         if len(self.rows) == 1:
@@ -134,12 +138,13 @@ class SmallGraphAttribution(Attribution):
         _, target = self._ends(edge_index)
         return self.rows[-2].index_select(0, target).mul_(self.decomposition.operator.edge_value).nonzero().view(-1)
 
-    def edge_flow(self, edge_index: Tensor) -> Tensor:
-        source, target = self._ends(edge_index)
-        scores = self.signal.new_zeros(edge_index.size(1))
+    def edge_flow(self, edge_index: Tensor, inside: Tensor) -> Tensor:
+        source, target = (ends.index_select(0, inside) for ends in self._ends(edge_index))
+        carried = self.signal.new_zeros(inside.numel())
         for leaving, row in zip(self.decomposition.propagated[-2::-1], self.rows, strict=False):
-            scores.addcmul_((leaving @ self.direction).index_select(0, source), row.index_select(0, target))
-        return scores.mul_(self.decomposition.operator.edge_value)
+            carried.addcmul_(leaving.index_select(0, source) @ self.direction, row.index_select(0, target))
+        carried.mul_(self.decomposition.operator.edge_value.index_select(0, inside))
+        return carried.new_zeros(edge_index.size(1)).index_copy_(0, inside, carried)
 
     def _ends(self, edge_index: Tensor) -> tuple[Tensor, Tensor]:
         first, second = edge_index[0], edge_index[1]

@@ -59,17 +59,15 @@ class SurrogateCache:
         accept: Callable[[Any], bool] = lambda value: True,
     ) -> Any:
         r"""Returns the cached value for these arguments if ``accept`` agrees, else a new one from ``create``."""
+        if (value := self._get(model, inputs, settings, accept)) is not None:
+            return value
         with self._lock:
             creating = self._creating.setdefault(model, threading.RLock())
         with creating:  # one thread distils a model, and the others wait for it; other models go on
-            with self._lock:
-                entry = self._find(model, inputs, settings)
-                if entry is not None and (value := entry.value) is not None and accept(value):
-                    self._entries.append(entry)
-                    self.hits += 1
-                    return value
-                self.misses += 1
-            before = _state(model)
+            if (value := self._get(model, inputs, settings, accept)) is not None:
+                return value
+            self.misses += 1
+            before = [vars(module).copy() for module in _modules(model)]
             value = create()
             entry = _Entry(model, inputs, settings, value, before)
             with self._lock:
@@ -77,6 +75,15 @@ class SurrogateCache:
                     self._entries.append(entry)
                 for old in self._entries[: -self.max_size]:
                     old.clear()
+            return value
+
+    def _get(self, model: torch.nn.Module, inputs: Any, settings: Any, accept: Callable[[Any], bool]) -> Any:
+        with self._lock:
+            entry = self._find(model, inputs, settings)
+            if entry is None or (value := entry.value) is None or not accept(value):
+                return None
+            self._entries.append(entry)
+            self.hits += 1
             return value
 
     def _find(self, model: torch.nn.Module, inputs: Any, settings: Any) -> _Entry | None:
@@ -114,12 +121,11 @@ class SurrogateCache:
 
 
 class _Entry:
-    def __init__(self, model: torch.nn.Module, inputs: Any, settings: Any, value: Any, before: dict[Any, Any]) -> None:
+    def __init__(
+        self, model: torch.nn.Module, inputs: Any, settings: Any, value: Any, before: list[dict[str, Any]]
+    ) -> None:
         self.model = weakref.ref(model, self.clear)
-        state = _state(model)
-        # What an evaluation of the model changes by itself, a counter of calls say, is not what its outputs depend on.
-        self.ignored = {name for name in state if type(state[name]) in _PLAIN and before.get(name) != state[name]}
-        self.state: dict[Any, Any] | None = {name: _copy(state[name]) for name in state.keys() - self.ignored}
+        self.state: list[_Module] | None = list(map(_Module, _modules(model), before))
         self.inputs = _record(inputs, self.clear)
         self.settings = settings
         self.value = value
@@ -132,27 +138,53 @@ class _Entry:
         return self.model() is model and self.settings == settings and _is_same(self.inputs, inputs)
 
     def has_state_of(self, model: torch.nn.Module) -> bool:
-        old, new = self.state, _state(model)
-        for name in self.ignored:
-            new.pop(name, None)
-        if old is None or old.keys() != new.keys():
-            return False
-        return all(item is new[name] or _is_equal(item, new[name]) for name, item in old.items())
+        state, modules = self.state, _modules(model)
+        return state is not None and len(state) == len(modules) and all(map(_Module.is_same, state, modules))
 
     def matches(self, model: torch.nn.Module, inputs: Any, settings: Any) -> bool:
         return self.is_for(model, inputs, settings) and self.has_state_of(model)
 
 
-def _state(model: torch.nn.Module) -> dict[Any, Any]:
-    r"""Everything in the model that can be compared and that its outputs may depend on."""
-    state: dict[Any, Any] = {}
-    for number, module in enumerate(model.modules()):
-        state[number] = type(module)
-        for values in (module._parameters, module._buffers, vars(module)):
-            for name, value in values.items():
-                if name not in _HANDLED and '_hooks' not in name and (frozen := _freeze(value)) is not _Unknown:
-                    state[number, name] = frozen
-    return state
+def _modules(model: torch.nn.Module) -> list[torch.nn.Module]:
+    r"""The modules of a model, each once: as ``model.modules()``, which takes several times as long."""
+    found, seen = [model], {id(model)}
+    for module in found:  # grows as it is gone through
+        for child in module._modules.values():
+            if child is not None and id(child) not in seen:
+                seen.add(id(child))
+                found.append(child)
+    return found
+
+
+class _Module:
+    r"""Recognises a module in which nothing has changed that can be compared and that outputs may depend on."""
+
+    def __init__(self, module: torch.nn.Module, before: dict[str, Any]) -> None:
+        self.type = type(module)
+        self.names: list[tuple[str, ...]] = []
+        self.values: list[list[tuple[str, Any]]] = []
+        for part in (vars(module), module._parameters, module._buffers):
+            self.names.append(tuple(part))
+            frozen = [(name, _freeze(value)) for name, value in part.items() if name not in _HANDLED]
+            self.values.append([(name, _copy(item)) for name, item in frozen if item is not _Unknown])
+        # What an evaluation of the model changes by itself, a counter of calls say, is not what its outputs depend on.
+        self.values[0] = [
+            (name, item)
+            for name, item in self.values[0]
+            if '_hooks' not in name and (type(item) not in _PLAIN or _is_equal(item, before.get(name)))
+        ]
+
+    def is_same(self, module: torch.nn.Module) -> bool:
+        if type(module) is not self.type:
+            return False
+        parts = (vars(module), module._parameters, module._buffers)
+        for part, names, values in zip(parts, self.names, self.values, strict=True):
+            if tuple(part) != names:
+                return False
+            for name, item in values:
+                if item is not (value := part[name]) and not _is_equal(item, _freeze(value)):
+                    return False
+        return True
 
 
 def _freeze(value: Any) -> Any:
@@ -181,7 +213,7 @@ def _is_equal(old: Any, new: Any) -> bool:
         return type(old) is type(new) and bool(old == new)
     if old.dtype != new.dtype or old.device != new.device or old.layout != new.layout or old.shape != new.shape:
         return False
-    return old.equal(new.detach()) if old.layout == torch.strided else old.to_dense().equal(new.detach().to_dense())
+    return old.equal(new) if old.layout == torch.strided else old.to_dense().equal(new.detach().to_dense())
 
 
 class _Tensor:
