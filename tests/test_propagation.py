@@ -1,3 +1,4 @@
+from contextlib import contextmanager
 from unittest import mock
 
 import pytest
@@ -160,21 +161,6 @@ def test_neighbourhoods_are_structural(share):
     assert steps[2][1].view(-1).tolist() == [0.0, 0.0, 1.0]
 
 
-@given(graph=graphs(), num_hops=st.integers(0, 3), data=st.data())
-def test_rows_equal_rows_of_the_dense_power(graph, num_hops, data):
-    num_nodes = graph.x.size(0)
-    nodes = torch.tensor(data.draw(st.lists(st.integers(0, num_nodes - 1), min_size=1, max_size=6)))
-    length, column, value = rows_of(build(graph), nodes, num_hops).sorted(num_nodes)
-    owner = torch.arange(nodes.numel()).repeat_interleave(length)
-    key = owner * num_nodes + column
-    assert bool((key.diff() > 0).all())  # sorted, each entry once
-    found = torch.zeros(nodes.numel(), num_nodes, dtype=torch.float64)
-    found[owner, column] = value
-    expected = torch.linalg.matrix_power(dense(graph), num_hops)[nodes]
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
-    assert key.numel() == int((expected > 0).sum())
-
-
 @given(graph=graphs(), num_hops=st.integers(0, 3), max_entries=st.integers(1, 40), data=st.data())
 def test_row_chunks_cover_all_positions_in_order(graph, num_hops, max_entries, data):
     nodes = torch.tensor(data.draw(st.lists(st.integers(0, graph.x.size(0) - 1), min_size=1, max_size=20)))
@@ -208,8 +194,31 @@ def test_padded_rows_list_every_entry_once(count, width, limit):
     assert sorted(seen) == list(range(owner.numel()))
 
 
-def without_sparse_products():
-    return mock.patch.object(propagation, 'has_sparse_products', return_value=False)
+@contextmanager
+def multiplying(way):
+    with (
+        mock.patch.object(propagation.mkl, 'is_available', return_value=way == 'mkl'),
+        mock.patch.object(propagation, 'has_sparse_products', return_value=way == 'torch'),
+        mock.patch.object(propagation, 'LEAKING', frozenset()),
+    ):
+        yield
+
+
+@pytest.mark.parametrize('way', ['mkl', 'torch', 'sorting'])
+@given(graph=graphs(), num_hops=st.integers(0, 3), data=st.data())
+def test_rows_equal_rows_of_the_dense_power(way, graph, num_hops, data):
+    num_nodes = graph.x.size(0)
+    nodes = torch.tensor(data.draw(st.lists(st.integers(0, num_nodes - 1), min_size=1, max_size=6)))
+    with multiplying(way):
+        length, column, value = rows_of(build(graph), nodes, num_hops).sorted(num_nodes)
+    owner = torch.arange(nodes.numel()).repeat_interleave(length)
+    key = owner * num_nodes + column
+    assert bool((key.diff() > 0).all())  # sorted, each entry once
+    found = torch.zeros(nodes.numel(), num_nodes, dtype=torch.float64)
+    found[owner, column] = value
+    expected = torch.linalg.matrix_power(dense(graph), num_hops)[nodes]
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+    assert key.numel() == int((expected > 0).sum())
 
 
 def as_dense(rows, num_nodes):
@@ -222,17 +231,6 @@ def some_nodes(data, graph):
     return torch.tensor(data.draw(st.lists(st.integers(0, graph.x.size(0) - 1), min_size=1, max_size=6)))
 
 
-@given(graph=graphs(), num_hops=st.integers(0, 3), data=st.data())
-def test_rows_need_no_sparse_products(graph, num_hops, data):
-    nodes, num_nodes = some_nodes(data, graph), graph.x.size(0)
-    expected = rows_of(build(graph), nodes, num_hops).sorted(num_nodes)
-    with without_sparse_products():
-        found = rows_of(build(graph), nodes, num_hops).sorted(num_nodes)
-    assert found.length.tolist() == expected.length.tolist()
-    assert found.column.tolist() == expected.column.tolist()
-    torch.testing.assert_close(found.value, expected.value, rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
 @given(graph=graphs(), num_hops=st.integers(0, 3), data=st.data())
 def test_inner_products_are_those_of_the_entries(dtype, graph, num_hops, data):
@@ -243,7 +241,7 @@ def test_inner_products_are_those_of_the_entries(dtype, graph, num_hops, data):
     kept = rows.value.clone()
     expected = (left.double() @ right.double().T) * (as_dense(rows, num_nodes) > 0)
     found = inner_products(rows, left, right)
-    with without_sparse_products():
+    with multiplying('sorting'):
         alone = inner_products(rows, left, right)
     for value in (found, alone):
         assert value.dtype == dtype
@@ -263,10 +261,10 @@ def test_rows_are_sorted_by_column(index):
     assert rows.column.tolist() == [4, 0, 2, 3, 1]
 
 
-@pytest.mark.parametrize('sparse', [True, False])
-def test_edges_without_weight_stay_in_the_rows(sparse):
+@pytest.mark.parametrize('way', ['mkl', 'torch', 'sorting'])
+def test_edges_without_weight_stay_in_the_rows(way):
     operator = normalized_adjacency(torch.tensor([[0, 1], [1, 2]]), torch.zeros(2), 3, torch.float64)
-    with mock.patch.object(propagation, 'has_sparse_products', return_value=sparse):
+    with multiplying(way):
         rows = rows_of(operator, torch.tensor([2, 0]), 2).sorted(3)
     assert rows.length.tolist() == [3, 1]
     assert rows.column.tolist() == [0, 1, 2, 0]

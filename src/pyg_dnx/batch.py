@@ -12,7 +12,7 @@ from pyg_dnx.memory import budget, free_memory
 from pyg_dnx.propagation import Rows, inner_products, padded_rows, row_chunks, rows_of
 from pyg_dnx.surrogate import Decomposition
 
-MAX_CHUNK_ENTRIES = 2**23  # entries of rows at a time: more would keep the user waiting for news
+MAX_CHUNK_ENTRIES = 2**19  # entries of rows at a time: what the caches hold; larger blocks take up to twice as long
 BYTES_PER_ENTRY = 64  # the most that is held for one of them at a time
 CHECK_EVERY = 2**28  # bytes of results between two looks at the free memory
 
@@ -50,7 +50,11 @@ def score_nodes(
             direction = rule(decomposition, nodes[place], None, rows).direction if toward is None else toward[place]
             scores = inner_products(rows, direction.to(rows.value.dtype), decomposition.hidden).mul_(rows.value)
             scored = rows._replace(value=scores)
-            piece = tuple(scored.sorted(operator.num_nodes)) if top_k is None else highest(scored, top_k)
+            if top_k is None:
+                scored = scored.sorted(operator.num_nodes)
+                piece = tuple(scored._replace(column=scored.column.long()))
+            else:
+                piece = highest(scored, top_k)
             pieces.append(piece)
             if checkpoint is not None:
                 checkpoint.add(piece)
@@ -67,11 +71,12 @@ def score_nodes(
 
 def highest(rows: Rows, k: int) -> tuple[Tensor, Tensor]:
     r"""Returns the columns of the ``k`` highest values of each row, and these, [B, k], padded with -1 and 0."""
-    columns = rows.column.new_full((rows.length.numel(), k), -1)
+    columns = rows.length.new_full((rows.length.numel(), k), -1)
     values = rows.value.new_zeros(rows.length.numel(), k)
     for group, entry, inside in padded_rows(rows.length):
         value, slot = rows.value.take(entry).masked_fill_(~inside, -torch.inf).topk(min(k, entry.size(1)), dim=1)
         padding = value == -torch.inf
-        columns[group, : value.size(1)] = rows.column.take(entry.gather(1, slot)).masked_fill_(padding, -1)
+        column = rows.column.take(entry.gather(1, slot)).long()
+        columns[group, : value.size(1)] = column.masked_fill_(padding, -1)
         values[group, : value.size(1)] = value.masked_fill_(padding, 0.0)
     return columns, values

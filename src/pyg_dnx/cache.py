@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -161,30 +161,37 @@ class _Module:
 
     def __init__(self, module: torch.nn.Module, before: dict[str, Any]) -> None:
         self.type = type(module)
-        self.names: list[tuple[str, ...]] = []
-        self.values: list[list[tuple[str, Any]]] = []
-        for part in (vars(module), module._parameters, module._buffers):
-            self.names.append(tuple(part))
-            frozen = [(name, _freeze(value)) for name, value in part.items() if name not in _HANDLED]
-            self.values.append([(name, _copy(item)) for name, item in frozen if item is not _Unknown])
+        self.names = [tuple(part) for part in _parts(module)]
+        self.values = [{name: _copy(item) for name, item in _comparable(part)} for part in _parts(module)]
         # What an evaluation of the model changes by itself, a counter of calls say, is not what its outputs depend on.
-        self.values[0] = [
-            (name, item)
-            for name, item in self.values[0]
-            if '_hooks' not in name and (type(item) not in _PLAIN or _is_equal(item, before.get(name)))
-        ]
+        own = self.values[0].items()
+        self.ignored = {name for name, item in own if type(item) in _PLAIN and not _is_equal(item, before.get(name))}
+        for name in self.ignored:
+            del self.values[0][name]
 
     def is_same(self, module: torch.nn.Module) -> bool:
         if type(module) is not self.type:
             return False
-        parts = (vars(module), module._parameters, module._buffers)
-        for part, names, values in zip(parts, self.names, self.values, strict=True):
-            if tuple(part) != names:
-                return False
-            for name, item in values:
+        for number, part in enumerate(_parts(module)):
+            values = self.values[number]
+            if (names := tuple(part)) != self.names[number]:
+                if {name for name, _ in _comparable(part)} - self.ignored != values.keys():
+                    return False
+                self.names[number] = names  # PyG's metrics leave a method behind
+            for name, item in values.items():
                 if item is not (value := part[name]) and not _is_equal(item, _freeze(value)):
                     return False
         return True
+
+
+def _parts(module: torch.nn.Module) -> tuple[dict[str, Any], ...]:
+    return vars(module), module._parameters, module._buffers
+
+
+def _comparable(part: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in part.items():
+        if name not in _HANDLED and '_hooks' not in name and (item := _freeze(value)) is not _Unknown:
+            yield name, item
 
 
 def _freeze(value: Any) -> Any:

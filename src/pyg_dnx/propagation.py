@@ -10,11 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pyg_dnx import mkl
 from pyg_dnx.adjacency import Operator, csr_matrix
 
 # Above this share of touched edges, one product over all edges beats expanding the frontier.
 FULL_PRODUCT_SHARE = 0.15
 MAX_PADDED_SIZE = 2**20  # numbers in a padded block
+LEAKING = frozenset({'cpu'})  # devices on which PyTorch's products of sparse matrices lose memory, see `mkl`
 
 
 class Step(NamedTuple):
@@ -65,10 +67,14 @@ class Rows(NamedTuple):
     column: Tensor  # [nnz]
     value: Tensor  # [nnz]
 
+    def offsets(self) -> Tensor:
+        r"""Where each row starts and the last one ends, [B + 1]."""
+        return F.pad(self.length.cumsum(0), (1, 0))
+
     def matrix(self, num_columns: int) -> Tensor:
         r"""The rows as a sparse CSR matrix of PyTorch, whose products don't mind the order of columns."""
-        rowptr = F.pad(self.length.cumsum(0), (1, 0))
-        return csr_matrix(rowptr, self.column, self.value, (self.length.numel(), num_columns))
+        offsets = self.offsets().to(self.column.dtype)
+        return csr_matrix(offsets, self.column, self.value, (self.length.numel(), num_columns))
 
     def sorted(self, num_columns: int) -> Rows:
         r"""The same with ascending columns."""
@@ -81,15 +87,23 @@ class Rows(NamedTuple):
 
 def rows_of(operator: Operator, nodes: Tensor, num_hops: int) -> Rows:
     r"""Returns the rows ``nodes`` [B] of :math:`\tilde{A}^L`."""
-    result = Rows(torch.ones_like(nodes), nodes, operator.value.new_ones(nodes.numel()))
-    if not has_sparse_products(nodes.device.type):
+    rows = Rows(torch.ones_like(nodes), nodes, operator.value.new_ones(nodes.numel()))
+    if num_hops == 0:
+        return rows
+    if nodes.device.type == 'cpu' and operator.col.dtype == torch.int32 and mkl.is_available():
+        csr = (operator.csr.crow_indices(), operator.csr.col_indices(), operator.csr.values())
+        found = (rows.offsets().int(), nodes.int(), rows.value)
         for _ in range(num_hops):
-            result = _next_rows(operator, result)
-        return result
-    matrix = result.matrix(operator.num_nodes)
+            found = mkl.product(found, csr, operator.num_nodes)
+        return Rows(found[0].diff().long(), *found[1:])
+    if nodes.device.type not in LEAKING and has_sparse_products(nodes.device.type):
+        matrix = rows.matrix(operator.num_nodes)
+        for _ in range(num_hops):
+            matrix = matrix @ operator.csr
+        return Rows(matrix.crow_indices().diff(), matrix.col_indices(), matrix.values())
     for _ in range(num_hops):
-        matrix = matrix @ operator.csr
-    return Rows(matrix.crow_indices().diff(), matrix.col_indices(), matrix.values())
+        rows = _next_rows(operator, rows)
+    return rows
 
 
 def inner_products(rows: Rows, left: Tensor, right: Tensor) -> Tensor:
@@ -114,13 +128,19 @@ def has_sparse_products(device: str) -> bool:
 
 
 def _next_rows(operator: Operator, rows: Rows) -> Rows:
-    r"""Multiplies ``rows`` by Ã without a sparse product."""
-    entry, step = operator.entries(rows.column)
-    owner = torch.arange(rows.length.numel(), device=entry.device).repeat_interleave(rows.length)
-    key, merged = torch.unique(owner[step] * operator.num_nodes + operator.col[entry], return_inverse=True)
-    value = rows.value.new_zeros(key.numel()).index_add_(0, merged, rows.value[step] * operator.value[entry])
-    length = torch.bincount(key // operator.num_nodes, minlength=rows.length.numel())
-    return Rows(length, key % operator.num_nodes, value)
+    r"""Multiplies ``rows`` by Ã without a sparse product: lists all walks one step longer, and sorts them to sum."""
+    num_rows, num_nodes = rows.length.numel(), operator.num_nodes
+    dtype = torch.int32 if num_rows * num_nodes < 2**31 else torch.int64
+    first_key = torch.arange(num_rows, dtype=dtype, device=rows.column.device).mul_(num_nodes)
+    entry, walk = operator.entries(rows.column)
+    key = first_key.repeat_interleave(rows.length).index_select(0, walk).add_(operator.col.index_select(0, entry))
+    value = rows.value.index_select(0, walk).mul_(operator.value.index_select(0, entry))
+    key, order = key.sort()
+    first = F.pad(key.diff() != 0, (1, 0), value=True).nonzero().view(-1)
+    value = F.embedding_bag(order, value[:, None], first, mode='sum').view(-1)
+    key = key.index_select(0, first)
+    length = torch.searchsorted(key, first_key + num_nodes).diff(prepend=first_key.new_zeros(1))
+    return Rows(length, key - first_key.repeat_interleave(length), value)
 
 
 def row_chunks(operator: Operator, nodes: Tensor, num_hops: int, max_entries: int = 2**23) -> list[Tensor]:
