@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.explain import Explanation
+from torch_geometric.explain import Explainer, Explanation
 from torch_geometric.explain.algorithm import ExplainerAlgorithm
 from torch_geometric.explain.config import (
     ExplainerConfig,
@@ -24,6 +24,7 @@ from pyg_dnx import checks
 from pyg_dnx.adjacency import is_edge_list
 from pyg_dnx.batch import score_nodes
 from pyg_dnx.cache import SurrogateCache, shared_cache
+from pyg_dnx.certificate import DEFAULT_DOUBT, certificate
 from pyg_dnx.checkpoint import Checkpoint
 from pyg_dnx.directions import Mixture, Projection, toward_target
 from pyg_dnx.distillation import DEFAULT_RIDGE, Distilled, Settings, distill
@@ -42,7 +43,7 @@ _NO_MODEL = torch.nn.Module()  # stands for one of which only the outputs are kn
 class DistillAndExplain(ExplainerAlgorithm):
     r"""What FastDnX and DnX share: distil once, explain many times. For the arguments, see FastDnX."""
 
-    _options: tuple[str, ...] = ('num_hops', 'ridge', 'score', 'contrast', 'edge_score', 'mask', 'max_memory')
+    _options: tuple[str, ...] = ('num_hops', 'ridge', 'score', 'contrast', 'edge_score', 'mask', 'max_memory', 'doubt')
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         mask: str = 'rank',
         cache: SurrogateCache | None = shared_cache,
         max_memory: int | None = None,
+        doubt: float = DEFAULT_DOUBT,
     ) -> None:
         super().__init__()
         self.num_hops = checks.hops(num_hops)
@@ -64,6 +66,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         self.mask = checks.choice('mask', mask, tuple(SCALINGS))
         self.cache = checks.cache(cache)
         self.max_memory = None if max_memory is None else checks.count('max_memory', max_memory)
+        self.doubt = checks.positive('doubt', doubt)
 
     @property
     @abstractmethod
@@ -103,7 +106,7 @@ class DistillAndExplain(ExplainerAlgorithm):
             directions = self._rule(distilled.decomposition, nodes, toward)
             trust = distilled.trust(nodes)
             explanation = to_explanation(distilled.decomposition, nodes, directions, trust, x, edge_index, self._view())
-        warn_if_doubtful(explanation.surrogate_agreement, distilled, nodes)
+        warn_if_doubtful(trust, distilled, nodes, self.doubt)
         return explanation
 
     def explain_nodes(
@@ -158,13 +161,15 @@ class DistillAndExplain(ExplainerAlgorithm):
                 kept = Checkpoint(checkpoint, {**parts, 'num_hops': surrogate.num_hops, 'evidence': evidence})
             found = score_nodes(decomposition, nodes, toward, self._rule, top_k, self.max_memory, progress, kept)
         trust = distilled.trust(nodes)
-        warn_if_doubtful(trust['surrogate_agreement'], distilled, nodes)
+        warn_if_doubtful(trust, distilled, nodes, self.doubt)
         target = distilled.target if target is None else target
         request = Request(surrogate, self._rule, view, self.model_config, x.size(0), target, toward)
         graph = Graph(decomposition, x, edge_index, kwargs)
         if top_k is None:
-            return NodeExplanations(nodes, Rows(*found).matrix(x.size(0)), None, trust, request, graph)
-        return NodeExplanations(nodes, None, found, trust, request, graph)
+            return NodeExplanations(nodes, Rows(*found).matrix(x.size(0)), None, trust, None, request, graph)
+        *top, evidence = found
+        certified = certificate(distilled, nodes, evidence, self.doubt)
+        return NodeExplanations(nodes, None, tuple(top), trust, certified, request, graph)
 
     def distill(
         self,
@@ -312,6 +317,8 @@ class FastDnXAlgorithm(DistillAndExplain):
             (default: one cache, shared by all explainers)
         max_memory (int, optional): About how many bytes to work in, beyond what goes in and out; ``None`` is half of
             what is free. Propagated features that take more are kept in temporary files. (default: ``None``)
+        doubt (float): The expected unfaithfulness above which an explanation is called doubtful, as a distance between
+            class probabilities; for regression, in standard deviations of the outputs. (default: ``0.2``)
     """
 
     @property
@@ -332,7 +339,7 @@ class DnXAlgorithm(DistillAndExplain):
     those of :class:`FastDnXAlgorithm` then.
 
     Args:
-        num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory: See :class:`FastDnXAlgorithm`.
+        num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory, doubt: See :class:`FastDnXAlgorithm`.
         epsilon (float): The weight of the entropy, as a share of :math:`\|Z_i - b\|^2` (where contributions cancel,
             of a hundredth of the largest of their squares). (default: ``0.01``)
         prior (str): What the entropy pulls toward: ``'uniform'`` over the neighbourhood, or ``'propagation'``, in
@@ -355,6 +362,7 @@ class DnXAlgorithm(DistillAndExplain):
         mask: str = 'rank',
         cache: SurrogateCache | None = shared_cache,
         max_memory: int | None = None,
+        doubt: float = DEFAULT_DOUBT,
         *,
         epsilon: float = 0.01,
         prior: str = 'uniform',
@@ -362,7 +370,7 @@ class DnXAlgorithm(DistillAndExplain):
         epochs: int = 100,
         lr: float = 0.1,
     ) -> None:
-        super().__init__(num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory)
+        super().__init__(num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory, doubt)
         self.epsilon = checks.positive('epsilon', epsilon)
         self.prior = checks.choice('prior', prior, ('uniform', 'propagation'))
         self.solver = checks.choice('solver', solver, ('newton', 'adam'))
@@ -389,3 +397,13 @@ class DnXAlgorithm(DistillAndExplain):
 
     def _view(self, **changes: Any) -> View:
         return super()._view(**{'by_weight': self.solver == 'adam', **changes})
+
+
+def algorithm_of(explainer: Explainer) -> DistillAndExplain:
+    r"""The algorithm of an explainer, which must be one of this package's."""
+    algorithm = explainer.algorithm
+    if not isinstance(algorithm, DistillAndExplain):
+        raise TypeError(
+            f"'explainer' must have an algorithm with a surrogate (got {type(algorithm).__name__}): use FastDnX or DnX"
+        )
+    return algorithm

@@ -3,6 +3,7 @@ r"""Scores for many nodes, each by itself, in chunks of bounded memory."""
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
@@ -31,7 +32,7 @@ def score_nodes(
 
     Returns:
         The number of neighbours [B], the neighbours and their scores, one after the other; or the top k of each node
-        and their scores, both [B, top_k].
+        and their scores, both [B, top_k], and what these contribute to the logits of the node, [B, C].
     """
     operator, num_hops = decomposition.operator, decomposition.surrogate.num_hops
     known = checkpoint.pieces() if checkpoint is not None else []
@@ -54,7 +55,9 @@ def score_nodes(
                 scored = scored.sorted(operator.num_nodes)
                 piece = tuple(scored._replace(column=scored.column.long()))
             else:
-                piece = highest(scored, top_k)
+                columns, values, entry = _highest(scored, top_k)
+                weight = rows.value.take(entry).masked_fill_(columns < 0, 0.0)
+                piece = columns, values, _mixtures(columns.clamp(min=0), weight, decomposition.hidden)
             pieces.append(piece)
             if checkpoint is not None:
                 checkpoint.add(piece)
@@ -71,12 +74,22 @@ def score_nodes(
 
 def highest(rows: Rows, k: int) -> tuple[Tensor, Tensor]:
     r"""Returns the columns of the ``k`` highest values of each row, and these, [B, k], padded with -1 and 0."""
+    return _highest(rows, k)[:2]
+
+
+def _highest(rows: Rows, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    r"""The same, and where these entries are, [B, k], padded with 0."""
     columns = rows.length.new_full((rows.length.numel(), k), -1)
-    values = rows.value.new_zeros(rows.length.numel(), k)
+    values, entries = rows.value.new_zeros(columns.shape), torch.zeros_like(columns)
     for group, entry, inside in padded_rows(rows.length):
         value, slot = rows.value.take(entry).masked_fill_(~inside, -torch.inf).topk(min(k, entry.size(1)), dim=1)
-        padding = value == -torch.inf
-        column = rows.column.take(entry.gather(1, slot)).long()
-        columns[group, : value.size(1)] = column.masked_fill_(padding, -1)
+        padding, entry = value == -torch.inf, entry.gather(1, slot)
+        columns[group, : value.size(1)] = rows.column.take(entry).long().masked_fill_(padding, -1)
         values[group, : value.size(1)] = value.masked_fill_(padding, 0.0)
-    return columns, values
+        entries[group, : value.size(1)] = entry
+    return columns, values, entries
+
+
+def _mixtures(nodes: Tensor, weight: Tensor, hidden: Tensor) -> Tensor:
+    r"""The sum of the vectors ``hidden`` [N, C] of some nodes [B, k] by weights [B, k], for each of B, [B, C]."""
+    return F.embedding_bag(nodes, hidden, mode='sum', per_sample_weights=weight)

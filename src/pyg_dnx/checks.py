@@ -40,6 +40,22 @@ def count(name: str, value: Any) -> int:
     return int(value)
 
 
+def number_from_zero(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"'{name}' must be a number from 0 on (got {value!r}): pass 0 for none")
+    if not (math.isfinite(value) and float(value) >= 0):
+        raise ValueError(f"'{name}' must be finite and not negative (got {value!r}): pass 0 for none")
+    return float(value)
+
+
+def probability(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"'{name}' must be a number between 0 and 1 (got {value!r}): pass 0.95, say")
+    if not 0.0 < float(value) < 1.0:
+        raise ValueError(f"'{name}' must be between 0 and 1 (got {value!r}): pass 0.95, say")
+    return float(value)
+
+
 def hops(value: Any) -> int | str | None:
     if value is None or value == 'auto':
         return value
@@ -226,3 +242,14 @@ def contrast_class(value: int | str | None, classes: Tensor, num_classes: int) -
         )
     if bool(classes.eq(int(value)).all()):
         raise ValueError(f"'contrast' must differ from the target class (got {value} for both): pass another class")
+
+
+def masks(explanation: Any) -> tuple[Tensor | None, Tensor | None]:
+    r"""The node mask and the edge mask of an explanation, which must have one of them."""
+    node_mask, edge_mask = explanation.get('node_mask'), explanation.get('edge_mask')
+    if node_mask is None and edge_mask is None:
+        raise ValueError(
+            "'explanation' must have a node mask or an edge mask (got neither): pass 'node_mask_type' or "
+            "'edge_mask_type' to the Explainer"
+        )
+    return node_mask, edge_mask

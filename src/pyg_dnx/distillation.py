@@ -56,6 +56,11 @@ class Distilled:
         r"""The standard deviation of the model's outputs over the graph."""
         return float(self.outputs.var(dim=0, correction=0).sum().sqrt())
 
+    @property
+    def unit(self) -> float:
+        r"""What distances between outputs are measured in: 1 for probabilities, else the spread of the outputs."""
+        return self.spread if self.surrogate.report.mode == 'regression' else 1.0
+
     def predicts(self, target: Tensor) -> bool:
         r"""Whether ``target``, which PyG derives from the model as it is now, is the one it had when distilled.
 

@@ -18,7 +18,7 @@ from pyg_dnx.distillation import Distilled
 from pyg_dnx.masks import to_mask
 from pyg_dnx.surrogate import Decomposition
 
-DISAGREEMENT_TO_WARN = 0.1  # the share of explained nodes
+SHARE_TO_WARN = 0.1  # of explained nodes
 _NOT_THE_USER = {'pyg_dnx', 'torch', 'torch_geometric'}
 
 
@@ -89,36 +89,46 @@ def warn_if_not_converged(distilled: Distilled) -> None:
     r"""Warns if the solver stopped short of the optimum."""
     report = distilled.surrogate.report
     if not report.converged:
-        warnings.warn(
+        _warn(
             f'The distillation did not converge (solver {report.solver!r}, ridge {report.ridge:g}), so that scores may '
-            f"change with the slightest change of the model: pass a larger 'ridge', or rescale 'x'",
-            SurrogateWarning,
-            stacklevel=_level_of_user(),
+            f"change with the slightest change of the model: pass a larger 'ridge', or rescale 'x'"
         )
 
 
 def warn_about_randomness() -> None:
     r"""Warns that the model does not repeat its predictions."""
-    warnings.warn(
+    _warn(
         "'model' gave other predictions when it was evaluated again on the same inputs, so that its explanations "
-        'describe one draw of many: make it deterministic in evaluation mode',
-        SurrogateWarning,
-        stacklevel=_level_of_user(),
+        'describe one draw of many: make it deterministic in evaluation mode'
     )
 
 
-def warn_if_doubtful(agreement: Tensor, distilled: Distilled, nodes: Tensor) -> None:
-    r"""Warns if the surrogate disagrees with the model at more than a tenth of the explained nodes."""
-    if bool(agreement.all()):
+def warn_if_doubtful(trust: dict[str, Tensor], distilled: Distilled, nodes: Tensor, doubt: float) -> None:
+    r"""Warns if more than a tenth of the explanations are not explained, or doubtful whatever their masks are."""
+    disagrees, bias_decides = ~trust['surrogate_agreement'], trust['bias_decides']
+    errs = trust['distillation_error'] > 0.5 * doubt * distilled.unit
+    if not bool((disagrees | bias_decides | errs).any()):
         return
-    disagrees = ~agreement
-    if float(disagrees.double().mean()) > DISAGREEMENT_TO_WARN:
+    report, num_hops = distilled.surrogate.report, distilled.surrogate.num_hops
+    remedy = f"another 'num_hops' (got {num_hops}), 'auto' among them, or a lower 'ridge' (got {report.ridge:g})"
+    if _share(disagrees) > SHARE_TO_WARN:
         where = f'node {int(nodes[0])}' if nodes.numel() == 1 else f'{int(disagrees.sum())} of {nodes.numel()} nodes'
-        warnings.warn(
+        _warn(
             f'The surrogate disagrees with the model at {where}, so that this explanation may not speak for the model '
-            f"(agreement on the whole graph: {distilled.surrogate.report.agreement:.1%}). Try another 'num_hops' "
-            f"(got {distilled.surrogate.num_hops}), 'auto' among them, or a lower 'ridge' "
-            f'(got {distilled.surrogate.report.ridge:g}).',
-            SurrogateWarning,
-            stacklevel=_level_of_user(),
+            f'(agreement on the whole graph: {report.agreement:.1%}). Try {remedy}.'
         )
+    elif _share(errs) > SHARE_TO_WARN:  # no numbers of this node, so that Python shows it once
+        _warn(f"Explanations are doubtful where 'distillation_error' is above {0.5 * doubt:g}. Try {remedy}.")
+    elif _share(bias_decides) > SHARE_TO_WARN:
+        _warn(
+            "Explanations are doubtful where 'bias_decides': the surrogate's class comes from its bias, and scores may "
+            "point to another one. Try score='target'."
+        )
+
+
+def _share(flags: Tensor) -> float:
+    return float(flags.double().mean())
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, SurrogateWarning, stacklevel=_level_of_user())

@@ -16,6 +16,7 @@ from torch_geometric.explain.config import MaskType, ModelConfig
 from pyg_dnx import checks, files
 from pyg_dnx.adjacency import normalized_adjacency
 from pyg_dnx.batch import highest
+from pyg_dnx.certificate import Certificate
 from pyg_dnx.directions import Mixture, Projection
 from pyg_dnx.explanation import View, to_explanation
 from pyg_dnx.propagation import Rows
@@ -61,6 +62,8 @@ class NodeExplanations:
         surrogate_agreement (Tensor): Whether the surrogate predicts the model's class at each of them, [B].
         distillation_error (Tensor): How far its prediction is from the model's there, [B].
         bias_decides (Tensor): Whether its class comes from the bias and not from nodes, [B].
+        certificate (Certificate, optional): What each explanation is worth if nothing but its top k is left; ``None``
+            if all scores were kept: :func:`~pyg_dnx.certify` an item then.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class NodeExplanations:
         scores: Tensor | None,
         top: tuple[Tensor, ...] | None,
         trust: dict[str, Tensor],
+        certificate: Certificate | None,
         request: Request,
         graph: Graph | None,
     ) -> None:
@@ -78,6 +82,7 @@ class NodeExplanations:
         self.surrogate_agreement = trust['surrogate_agreement']
         self.distillation_error = trust['distillation_error']
         self.bias_decides = trust['bias_decides']
+        self.certificate = certificate
         self._top = top
         self._trust = trust
         self._request = request
@@ -146,6 +151,8 @@ class NodeExplanations:
                 count = self.scores.crow_indices()[part.start : part.stop + 1].diff()
                 column, scores = self.scores.col_indices()[start:stop], self.scores.values()[start:stop]
             of_node = {'node': self.index, **self._trust}
+            if self.certificate is not None:
+                of_node |= {name: getattr(self.certificate, name) for name in ('expected_unfaithfulness', 'verdict')}
             repeated = {name: values[part].repeat_interleave(count) for name, values in of_node.items()}
             table = {'node': repeated.pop('node'), 'neighbour': column, 'score': scores, **repeated}
             yield {name: values.cpu().numpy() for name, values in table.items()}
@@ -177,6 +184,7 @@ class NodeExplanations:
             'scores': None if self.scores is None else list(_rows(self.scores)),
             'top': None if self._top is None else list(self._top),
             'trust': self._trust,
+            'certificate': None if self.certificate is None else vars(self.certificate),
             'surrogate': request.surrogate.to_dict(),
             'rule': {'name': type(request.rule).__name__, **asdict(request.rule)},
             'view': _plain(asdict(request.view)),
@@ -237,4 +245,5 @@ def _from_dict(content: dict[str, Any]) -> NodeExplanations:
     )
     scores = None if content['scores'] is None else Rows(*content['scores']).matrix(request.num_nodes)
     top = None if content['top'] is None else tuple(content['top'])
-    return NodeExplanations(content['index'], scores, top, content['trust'], request, None)
+    certificate = content['certificate'] and Certificate(**content['certificate'])
+    return NodeExplanations(content['index'], scores, top, content['trust'], certificate, request, None)

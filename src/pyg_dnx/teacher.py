@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric import nn
+from torch_geometric.explain.algorithm.utils import set_masks
 from torch_geometric.explain.config import ModelConfig, ModelMode, ModelReturnType
 from torch_geometric.nn import MessagePassing
 
@@ -53,6 +54,35 @@ def query(model: torch.nn.Module, x: Tensor, edge_index: Any, kwargs: dict[str, 
             f'{list(outputs.shape)}): use a node-level model'
         )
     return outputs.detach()
+
+
+def masked_query(
+    model: torch.nn.Module,
+    x: Tensor,
+    edge_index: Any,
+    kwargs: dict[str, Any],
+    node_mask: Tensor | None,
+    edge_mask: Tensor | None,
+) -> Tensor:
+    r"""Evaluates the model once under masks, as PyG's metrics do: features and messages are multiplied by them.
+
+    Args:
+        model, x, edge_index, kwargs: As for :func:`query`.
+        node_mask: Of shape [N, 1], [N, F] or [1, F].
+        edge_mask: Of shape [E]; only layers that are PyG's look at it.
+    """
+    x = x if node_mask is None else x * node_mask
+    if edge_mask is None:
+        return query(model, x, edge_index, kwargs)
+    layers = [module for module in model.modules() if isinstance(module, MessagePassing)]
+    before = [vars(layer).copy() for layer in layers]
+    try:
+        set_masks(model, edge_mask, edge_index, apply_sigmoid=False)
+        return query(model, x, edge_index, kwargs)
+    finally:
+        for layer, state in zip(layers, before, strict=True):
+            vars(layer).clear()
+            vars(layer).update(state)
 
 
 def to_targets(

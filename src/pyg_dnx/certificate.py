@@ -1,0 +1,114 @@
+r"""What an explanation is worth, as far as the surrogate can tell: numbers, a verdict, and a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyg_dnx.bounds import LIPSCHITZ_OF_SOFTMAX
+from pyg_dnx.distillation import Distilled
+
+VERDICTS = ('trustworthy', 'doubtful', 'not explained by this surrogate')
+TRUSTWORTHY, DOUBTFUL, NOT_EXPLAINED = range(3)
+DEFAULT_DOUBT = 0.2
+
+
+@dataclass(frozen=True)
+class Certificate:
+    r"""What explanations under a mask are worth, at each explained node. Printed, it is a sentence, or a table of many.
+
+    Attributes:
+        index (Tensor): The explained nodes [B].
+        verdict (Tensor): 0 for trustworthy, 1 for doubtful, 2 for not explained by this surrogate, [B].
+        surrogate_agreement (Tensor): Whether the surrogate predicts the model's class, [B].
+        distillation_error (Tensor): The distance between its class probabilities (or outputs) and the model's, [B].
+        bias_decides (Tensor): Whether its class comes from the bias, and not from nodes, [B].
+        bias_evidence (Tensor): The evidence for the model's class that is in the bias, and in no node, [B]; for
+            regression, the size of the bias.
+        mask_bound (Tensor): Half the change of its logits under the mask, which its probabilities can't exceed, [B].
+        expected_unfaithfulness (Tensor): How far the mask moves its probabilities, plus twice the distillation error:
+            the unfaithfulness to the model if the surrogate errs under the mask as it does without, [B].
+        doubt (float): The expected unfaithfulness above which an explanation is doubtful; for regression, in standard
+            deviations of the model's outputs.
+        num_hops (int): The surrogate's number of hops.
+        ridge (float): Its ridge.
+    """
+
+    index: Tensor
+    verdict: Tensor
+    surrogate_agreement: Tensor
+    distillation_error: Tensor
+    bias_decides: Tensor
+    bias_evidence: Tensor
+    mask_bound: Tensor
+    expected_unfaithfulness: Tensor
+    doubt: float
+    num_hops: int
+    ridge: float
+
+    def __str__(self) -> str:
+        if self.index.numel() == 1:
+            return self.sentence(0)
+        share = torch.bincount(self.verdict, minlength=len(VERDICTS)).double() / max(1, self.index.numel())
+        rows = [('explained nodes', f'{self.index.numel():,}')]
+        rows += [(name, f'{value:.1%}') for name, value in zip(VERDICTS, share.tolist(), strict=True)]
+        rows.append(('expected unfaithfulness', f'{float(self.expected_unfaithfulness.median()):.3f} (median)'))
+        return '\n'.join(f'{name:<32} {value}' for name, value in rows)
+
+    def sentence(self, b: int) -> str:
+        r"""The verdict on explanation ``b``, why, and what to do about it."""
+        expected = f'{float(self.expected_unfaithfulness[b]):.2g}'
+        remedy = (
+            f"try another 'num_hops' (got {self.num_hops}), 'auto' among them, or a lower 'ridge' (got {self.ridge:g})"
+        )
+        if self.verdict[b] == NOT_EXPLAINED:
+            return f'Not explained by this surrogate, which disagrees with the model: {remedy}.'
+        if self.verdict[b] == TRUSTWORTHY:
+            return f'Trustworthy: the surrogate agrees with the model, and the expected unfaithfulness is {expected}.'
+        if self.bias_decides[b]:
+            return (
+                f'Doubtful: the class comes from the bias ({float(self.bias_evidence[b]):+.2g}), which is in no node: '
+                f"try score='target', and measure the explanation with 'check'."
+            )
+        return (
+            f'Doubtful: the expected unfaithfulness is {expected}, more than {self.doubt:g}: {remedy}; '
+            f"or measure it with 'check'."
+        )
+
+
+def certificate(distilled: Distilled, nodes: Tensor, evidence: Tensor, doubt: float) -> Certificate:
+    r"""Judges explanations of some nodes by what their masks leave of the surrogate's evidence there.
+
+    Args:
+        distilled: The distilled model.
+        nodes: The explained nodes [B].
+        evidence: :math:`Z - b` at each of them under its mask, [B, C].
+        doubt: The expected unfaithfulness above which an explanation is doubtful.
+    """
+    trust, surrogate = distilled.trust(nodes), distilled.surrogate
+    before = distilled.decomposition.evidence[nodes].double()
+    change = (before - evidence.double()).norm(dim=1)
+    if surrogate.report.mode == 'regression':
+        bound = moved = change
+        in_bias = surrogate.bias.norm().expand_as(change)
+    else:
+        bias = surrogate.bias.double()
+        in_bias = surrogate.bias[distilled.outputs[nodes].argmax(dim=1)]
+        bound = LIPSCHITZ_OF_SOFTMAX * change
+        moved = ((before + bias).softmax(dim=1) - (evidence.double() + bias).softmax(dim=1)).norm(dim=1)
+    expected = moved + 2.0 * trust['distillation_error'].double()
+    is_doubtful = (expected > doubt * distilled.unit) | trust['bias_decides']
+    dtype = trust['distillation_error'].dtype
+    return Certificate(
+        index=nodes,
+        verdict=torch.where(trust['surrogate_agreement'], is_doubtful.long(), NOT_EXPLAINED),
+        bias_evidence=in_bias.to(dtype),
+        mask_bound=bound.to(dtype),
+        expected_unfaithfulness=expected.to(dtype),
+        doubt=doubt,
+        num_hops=surrogate.num_hops,
+        ridge=surrogate.report.ridge,
+        **trust,
+    )
