@@ -106,7 +106,7 @@ class DistillAndExplain(ExplainerAlgorithm):
             directions = self._rule(distilled.decomposition, nodes, toward)
             trust = distilled.trust(nodes)
             explanation = to_explanation(distilled.decomposition, nodes, directions, trust, x, edge_index, self._view())
-        warn_if_doubtful(trust, distilled, nodes, self.doubt)
+        warn_if_doubtful(trust, distilled, nodes, self.doubt, toward is not None)
         return explanation
 
     def explain_nodes(
@@ -161,7 +161,7 @@ class DistillAndExplain(ExplainerAlgorithm):
                 kept = Checkpoint(checkpoint, {**parts, 'num_hops': surrogate.num_hops, 'evidence': evidence})
             found = score_nodes(decomposition, nodes, toward, self._rule, top_k, self.max_memory, progress, kept)
         trust = distilled.trust(nodes)
-        warn_if_doubtful(trust, distilled, nodes, self.doubt)
+        warn_if_doubtful(trust, distilled, nodes, self.doubt, toward is not None)
         target = distilled.target if target is None else target
         request = Request(surrogate, self._rule, view, self.model_config, x.size(0), target, toward)
         graph = Graph(decomposition, x, edge_index, kwargs)

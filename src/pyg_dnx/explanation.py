@@ -103,7 +103,9 @@ def warn_about_randomness() -> None:
     )
 
 
-def warn_if_doubtful(trust: dict[str, Tensor], distilled: Distilled, nodes: Tensor, doubt: float) -> None:
+def warn_if_doubtful(
+    trust: dict[str, Tensor], distilled: Distilled, nodes: Tensor, doubt: float, has_target: bool
+) -> None:
     r"""Warns if more than a tenth of the explanations are not explained, or doubtful whatever their masks are."""
     disagrees, bias_decides = ~trust['surrogate_agreement'], trust['bias_decides']
     errs = trust['distillation_error'] > 0.5 * doubt * distilled.unit
@@ -119,7 +121,7 @@ def warn_if_doubtful(trust: dict[str, Tensor], distilled: Distilled, nodes: Tens
         )
     elif _share(errs) > SHARE_TO_WARN:  # no numbers of this node, so that Python shows it once
         _warn(f"Explanations are doubtful where 'distillation_error' is above {0.5 * doubt:g}. Try {remedy}.")
-    elif _share(bias_decides) > SHARE_TO_WARN:
+    elif not has_target and _share(bias_decides) > SHARE_TO_WARN:
         _warn(
             "Explanations are doubtful where 'bias_decides': the surrogate's class comes from its bias, and scores may "
             "point to another one. Try score='target'."

@@ -41,10 +41,10 @@ def _draw_confusion(axes: Any, confusion: list[list[int]]) -> None:
             for j in range(size):
                 color = 'white' if shares[i][j] > 0.6 else 'black'
                 if confusion[i][j] > 0:
-                    axes.text(j, i, f'{shares[i][j]:.0%}', ha='center', va='center', color=color, fontsize=7)
+                    axes.text(j, i, _short(confusion[i][j]), ha='center', va='center', color=color, fontsize=7)
         axes.set_xticks(range(size))
         axes.set_yticks(range(size))
-    axes.set(xlabel="surrogate's class", ylabel="model's class", title='Class by class')
+    axes.set(xlabel="surrogate's class", ylabel="model's class", title='Nodes by class')
 
 
 def _draw_groups(axes: Any, groups: list[Group], title: str) -> None:
@@ -57,14 +57,18 @@ def _draw_groups(axes: Any, groups: list[Group], title: str) -> None:
 
 def _draw_reliability(axes: Any, report: TrustReport) -> None:
     rows = report.reliability
-    place = range(len(rows))
-    errors = [[row.faithful - row.low for row in rows], [row.high - row.faithful for row in rows]]
+    place, means = range(len(rows)), [row.unfaithfulness for row in rows]
+    low = [row.unfaithfulness - row.unfaithfulness_low for row in rows]
+    high = [row.unfaithfulness_high - row.unfaithfulness for row in rows]
     colors = {'trustworthy': BLUE, 'doubtful': ORANGE}
-    axes.bar(place, [row.faithful for row in rows], color=[colors.get(row.verdict, GREY) for row in rows])
-    axes.errorbar(place, [row.faithful for row in rows], yerr=errors, fmt='none', ecolor='black', capsize=3)
+    axes.bar(place, means, color=[colors.get(row.verdict, GREY) for row in rows])
+    axes.errorbar(place, means, yerr=[low, high], fmt='none', ecolor='black', capsize=3)
     names = [row.verdict.replace(' by this surrogate', '') for row in rows]
-    axes.set_xticks(place, [f'{name}\n({row.num_checked})' for name, row in zip(names, rows, strict=True)], fontsize=8)
-    axes.set(ylim=(0.0, 1.05), xlabel='verdict (explanations checked)', title='Prediction kept under the mask')
+    labels = [
+        f'{name}\n{row.num_checked} checked,\n{row.faithful:.0%} kept' for name, row in zip(names, rows, strict=True)
+    ]
+    axes.set_xticks(place, labels, fontsize=7)
+    axes.set(xlabel='verdict', title='Measured unfaithfulness')
     axes.spines[['top', 'right']].set_visible(False)
 
 
