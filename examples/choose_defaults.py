@@ -7,15 +7,12 @@ characterization score (fidelity- and fidelity+ in one number, higher is better)
 """
 
 import argparse
-import os.path as osp
 import warnings
 from itertools import product
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch_geometric.data import Data
-from torch_geometric.datasets import Planetoid
+from teachers import load, train
 from torch_geometric.explain import Explainer
 from torch_geometric.explain.metric import characterization_score
 from torch_geometric.nn import GAT, GCN, GIN
@@ -31,26 +28,6 @@ parser.add_argument('--seeds', type=int, default=2)
 args = parser.parse_args()
 warnings.simplefilter('ignore', SurrogateWarning)
 SHARES = (0.05, 0.1, 0.3, 0.5)
-
-
-def load(name):
-    if name in {'Cora', 'CiteSeer'}:
-        return Planetoid(osp.join(args.data, 'planetoid'), name)[0]
-    arrays = np.load(osp.join(args.data, 'dnx', f'{name}.npz'))
-    return Data(**{key: torch.from_numpy(arrays[key]) for key in arrays})
-
-
-def train(family, data, seed):
-    torch.manual_seed(seed)
-    model = family(data.num_features, 20, 2, int(data.y.max()) + 1, dropout=0.5 if data.num_features > 500 else 0.0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
-    for _ in range(200):
-        model.train()
-        optimizer.zero_grad()
-        out = model(data.x, data.edge_index)
-        F.cross_entropy(out[data.train_mask], data.y[data.train_mask]).backward()
-        optimizer.step()
-    return model.eval()
 
 
 def characterization(explainer, data, nodes, key):
@@ -79,7 +56,7 @@ OPTIONS = [
 
 table = {}
 for name, family, seed in product(args.graphs, (GCN, GAT, GIN), range(args.seeds)):
-    data = load(name)
+    data = load(name, args.data)
     model = train(family, data, seed)
     nodes = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(seed))[: args.nodes].tolist()
     for option, key, algorithm in OPTIONS:

@@ -107,10 +107,13 @@ def warn_if_doubtful(
     trust: dict[str, Tensor], distilled: Distilled, nodes: Tensor, doubt: float, has_target: bool
 ) -> None:
     r"""Warns if more than a tenth of the explanations are not explained, or doubtful whatever their masks are."""
-    disagrees, bias_decides = ~trust['surrogate_agreement'], trust['bias_decides']
-    errs = trust['distillation_error'] > 0.5 * doubt * distilled.unit
-    if not bool((disagrees | bias_decides | errs).any()):
+    agreement, bias_decides, error = (
+        trust[name] for name in ('surrogate_agreement', 'bias_decides', 'distillation_error')
+    )
+    limit = 0.5 * doubt * distilled.unit
+    if bool(agreement.all()) and not bool(bias_decides.any()) and float(error.max()) <= limit:
         return
+    disagrees, errs = ~agreement, error > limit
     report, num_hops = distilled.surrogate.report, distilled.surrogate.num_hops
     remedy = f"another 'num_hops' (got {num_hops}), 'auto' among them, or a lower 'ridge' (got {report.ridge:g})"
     if _share(disagrees) > SHARE_TO_WARN:
@@ -120,7 +123,7 @@ def warn_if_doubtful(
             f'(agreement on the whole graph: {report.agreement:.1%}). Try {remedy}.'
         )
     elif _share(errs) > SHARE_TO_WARN:  # no numbers of this node, so that Python shows it once
-        _warn(f"Explanations are doubtful where 'distillation_error' is above {0.5 * doubt:g}. Try {remedy}.")
+        _warn(f"Explanations are doubtful where 'distillation_error' is above {limit:g}. Try {remedy}.")
     elif not has_target and _share(bias_decides) > SHARE_TO_WARN:
         _warn(
             "Explanations are doubtful where 'bias_decides': the surrogate's class comes from its bias, and scores may "

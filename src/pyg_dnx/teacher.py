@@ -66,19 +66,22 @@ def masked_query(
 ) -> Tensor:
     r"""Evaluates the model once under masks, as PyG's metrics do: features and messages are multiplied by them.
 
+    Layers that keep what they computed for another input (``cached=True``) compute it anew.
+
     Args:
         model, x, edge_index, kwargs: As for :func:`query`.
         node_mask: Of shape [N, 1], [N, F] or [1, F].
         edge_mask: Of shape [E]; only layers that are PyG's look at it.
     """
-    x = x if node_mask is None else x * node_mask
-    if edge_mask is None:
-        return query(model, x, edge_index, kwargs)
     layers = [module for module in model.modules() if isinstance(module, MessagePassing)]
     before = [vars(layer).copy() for layer in layers]
     try:
-        set_masks(model, edge_mask, edge_index, apply_sigmoid=False)
-        return query(model, x, edge_index, kwargs)
+        for layer in layers:
+            kept = {name: None for name in vars(layer) if name.startswith('_cached')}
+            vars(layer).update(kept, **({'cached': False} if 'cached' in vars(layer) else {}))
+        if edge_mask is not None:
+            set_masks(model, edge_mask, edge_index, apply_sigmoid=False)
+        return query(model, x if node_mask is None else x * node_mask, edge_index, kwargs)
     finally:
         for layer, state in zip(layers, before, strict=True):
             vars(layer).clear()
