@@ -230,6 +230,7 @@ def test_adam_refuses_what_weights_cannot_tell(options, masks, match):
 
 def test_repr_and_names():
     options = "num_hops=2, ridge=None, score='target', contrast=None, edge_score='flow', mask='rank', max_memory=None"
+    options += ', doubt=0.2'
     assert repr(FastDnX(num_hops=2, score='target')) == f'FastDnXAlgorithm({options})'
     more = "epsilon=0.1, prior='uniform', solver='newton', epochs=100, lr=0.1"
     assert repr(DnX(num_hops=2, score='target', epsilon=0.1)) == f'DnXAlgorithm({options}, {more})'
@@ -255,7 +256,7 @@ def test_supports(kind):
 @pytest.mark.parametrize('kind', [FastDnX, DnX])
 def test_warns_where_the_surrogate_disagrees(kind):
     x, edge_index = torch.linspace(-1, 1, 8)[:, None], graph()[1]
-    explain = explainer(Ring(), kind(num_hops=0))
+    explain = explainer(Ring(), kind(num_hops=0, score='target', doubt=4.0))  # which leave nothing else to warn of
     agreement = explain.algorithm.explain_nodes(Ring(), x, edge_index).surrogate_agreement
     assert 0 < agreement.sum() < 8
     for node in range(8):
@@ -264,18 +265,21 @@ def test_warns_where_the_surrogate_disagrees(kind):
             explanation = explain(x, edge_index, index=node)
         assert explanation.surrogate_agreement.item() == agreement[node]
         assert [warning.category for warning in caught] == [SurrogateWarning] * (not agreement[node])
-        assert all(f'node {node}' in str(warning.message) for warning in caught)
+        assert all(f'disagrees with the model at node {node},' in str(warning.message) for warning in caught)
     with pytest.warns(SurrogateWarning, match=f"{8 - agreement.sum()} of 8 nodes.*'num_hops'.*got 0"):
         explain(x, edge_index)
 
 
 def test_does_not_warn_where_it_agrees():
     x, edge_index = graph()
+    torch.manual_seed(0)
     model = SGConv(3, 2, K=2).eval()
+    torch.nn.init.zeros_(model.lin.bias)  # it may decide the class otherwise, of which there is a warning, too
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         explanation = explainer(model, FastDnX())(x, edge_index)
     assert explanation.surrogate_agreement.all()
+    assert not explanation.bias_decides.any()
     assert explanation.distillation_error.max() < 1e-2
 
 

@@ -11,6 +11,7 @@ from pyg_dnx import DnX, FastDnX, NodeExplanations, node_explanations
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 COLUMNS = ['node', 'neighbour', 'score', 'surrogate_agreement', 'distillation_error', 'bias_decides']
+COLUMNS_OF_TOP = [*COLUMNS, 'expected_unfaithfulness', 'verdict']
 INDEX = torch.tensor([5, 0, 6, 0])  # node 6 has a neighbourhood of one
 KEYS = ['node_mask', 'edge_mask', 'node_score', 'edge_score', 'distillation_error', 'surrogate_agreement', 'target']
 SETTINGS = {  # the algorithm, the type of explanation, and the kinds of masks
@@ -43,6 +44,8 @@ def compare(found, expected):
         assert one.equal(other)
     assert found.surrogate.weight.equal(expected.surrogate.weight)
     assert found.surrogate.report == expected.surrogate.report
+    assert (found.certificate is None) == (expected.certificate is None) == (expected.scores is not None)
+    assert str(found.certificate) == str(expected.certificate)
 
 
 @pytest.mark.parametrize('top_k', [None, 3])
@@ -178,10 +181,14 @@ def test_table_of_the_top_has_no_padding(rows, monkeypatch):
     explanations = explain(top_k=3)
     nodes, scores = explanations.top_k(3)
     table = explanations.to_pandas()
+    assert list(table) == COLUMNS_OF_TOP
     assert int((nodes < 0).sum()) == 2  # of node 6
     assert table['node'].tolist() == INDEX[:, None].expand(4, 3)[nodes >= 0].tolist()
     assert table['neighbour'].tolist() == nodes[nodes >= 0].tolist()
     assert table['score'].tolist() == scores[nodes >= 0].tolist()
+    for name in COLUMNS_OF_TOP[3:]:
+        values = getattr(explanations.certificate, name)
+        assert table[name].tolist() == values[:, None].expand(4, 3)[nodes >= 0].tolist()
 
 
 @pytest.mark.parametrize('rows', [1, 2, 2**16])
@@ -195,6 +202,7 @@ def test_csv_is_the_table(rows, top_k, tmp_path, monkeypatch):
     found = pandas.read_csv(tmp_path / 'table.csv')
     assert set(found['surrogate_agreement']) | set(found['bias_decides']) == {0, 1}
     assert 'True' not in (tmp_path / 'table.csv').read_text()
+    assert list(found) == (COLUMNS if top_k is None else COLUMNS_OF_TOP)
     pandas.testing.assert_frame_equal(found.astype(dict(expected.dtypes)), expected, check_exact=True)
 
 

@@ -33,12 +33,27 @@ def paper_bound(change: Tensor, features: Tensor, weight: Tensor) -> Tensor:
     return torch.linalg.matrix_norm(weight, 2) * norms.max() * change.norm(dim=1)
 
 
-def tight_bound(change: Tensor, features: Tensor, weight: Tensor, lipschitz: float = LIPSCHITZ_OF_SOFTMAX) -> Tensor:
+def tight_bound(
+    change: Tensor, features: Tensor, weight: Tensor, lipschitz: float | Tensor = LIPSCHITZ_OF_SOFTMAX
+) -> Tensor:
     r"""The mean of :math:`\tfrac{1}{2} \|\Delta X_k \Theta\|_2`; for the arguments, see :func:`paper_bound`.
 
-    For regression, pass ``lipschitz=1``, and it is the unfaithfulness itself.
+    In place of ½, ``lipschitz`` may be :func:`local_lipschitz`, [K + 1, B]. For regression it is 1, and the result is
+    the unfaithfulness itself.
     """
-    return lipschitz * (change @ (features @ weight)).norm(dim=2).mean(dim=0)
+    return (lipschitz * (change @ (features @ weight)).norm(dim=2)).mean(dim=0)
+
+
+def local_lipschitz(before: Tensor, after: Tensor) -> Tensor:
+    r"""The Lipschitz constant of the softmax between two points, given its values [..., C] there.
+
+    It is ½ in general, and :math:`2 r (1 - r)` if all classes but one have a probability of at most r < ½ at both ends.
+    On the way they never have more, since the logarithm of a softmax is concave, and by Gershgorin no eigenvalue of the
+    Jacobian :math:`\mathrm{diag}(p) - p p^\top` exceeds the largest :math:`2 p_c (1 - p_c)`.
+    """
+    top = torch.minimum(before, after).argmax(dim=-1, keepdim=True)
+    rest = torch.maximum(*(p.scatter(-1, top, 0.0).sum(dim=-1) for p in (before, after)))
+    return torch.where(rest < 0.5, 2.0 * rest * (1.0 - rest), LIPSCHITZ_OF_SOFTMAX)
 
 
 def paper_probable_bound(

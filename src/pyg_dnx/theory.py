@@ -139,6 +139,7 @@ def bound(
     error = (found['model'] - found['surrogate']).norm(dim=2)
     masked_error = (found['masked model'] - found['masked surrogate']).norm(dim=2)
     lipschitz = 1.0 if regression else bounds.LIPSCHITZ_OF_SOFTMAX
+    local = 1.0 if regression else bounds.local_lipschitz(found['surrogate'], found['masked surrogate'])
     chances = (noise, num_perturbations, probability)
     return Bounds(
         index=nodes,
@@ -148,6 +149,6 @@ def bound(
         errors=error.mean(dim=0) + masked_error.mean(dim=0),
         lemma=bounds.paper_bound(change, features, weight),
         probable_lemma=bounds.paper_probable_bound(change, features[0], weight, *chances),
-        tight_lemma=bounds.tight_bound(change, features, weight, lipschitz),
+        tight_lemma=bounds.tight_bound(change, features, weight, local),
         tight_probable_lemma=bounds.tight_probable_bound(change, features[0], weight, *chances, lipschitz),
     )

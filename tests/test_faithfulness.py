@@ -1,0 +1,400 @@
+r"""What the model itself answers under explanations: as PyG measures it, by hand, and many at once as each alone."""
+
+import copy
+import math
+from contextlib import nullcontext
+from functools import cache
+from itertools import product
+
+import pytest
+import torch
+from models import CONVS, TASKS, Mean, Teacher, adjacencies, evaluations, explainer, graph
+from torch.nn import BatchNorm1d, Dropout
+from torch_geometric.explain import GNNExplainer
+from torch_geometric.explain.metric import fidelity, unfaithfulness
+from torch_geometric.nn import DirGNNConv, GCNConv, LayerNorm, MessagePassing, SAGEConv, SGConv
+
+from pyg_dnx import FastDnX, check, faithfulness, shared_cache
+from pyg_dnx.faithfulness import graph_unfaithfulness
+from pyg_dnx.teacher import masked_query
+
+pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
+
+ALGORITHMS = {'FastDnX': FastDnX, 'GNNExplainer': lambda: GNNExplainer(epochs=2)}
+MASKS = [pair for pair in product(['object', 'attributes', 'common_attributes', None], ['object', None]) if any(pair)]
+FIELDS = ['index', 'fidelity_plus', 'fidelity_minus', 'unfaithfulness', 'gef']
+CLASSES = ['multiclass raw', 'binary raw [N, 1]', 'multiclass probs', 'multiclass log_probs']
+N, NODES = 18, [9, 3, 17, 15]
+TOGETHER = 3  # evaluations: one to see that the model looks no farther, and two under masks
+edges = pytest.mark.parametrize('edge', ['object', None])
+
+
+@cache
+def inputs(conv='gcn'):
+    r"""A graph that no neighbourhood covers, with loops, duplicates, edges of one direction and an isolated node."""
+    generator = torch.Generator().manual_seed(4)
+    path = torch.stack([torch.arange(16), torch.arange(1, 17)])
+    more = torch.tensor([[2, 2, 7, 7, 12, 4], [2, 9, 8, 8, 12, 15]])
+    edge_index = torch.cat([path, path[:, 5:].flip(0), more], dim=1)
+    kwargs = {'edge_weight': torch.rand(edge_index.size(1), generator=generator)} if conv == 'weighted' else {}
+    return 3 * torch.randn(N, 3, generator=generator), edge_index, kwargs
+
+
+def explained(model, given=None, nodes=NODES, task='multiclass raw', kind='model', algorithm='FastDnX', **options):
+    r"""An explainer of the model, and its explanations of ``nodes``, one by one."""
+    x, edge_index, kwargs = inputs() if given is None else given
+    explain = explainer(model, ALGORITHMS[algorithm](), task, kind, **options)
+    target = torch.arange(x.size(0)) % (2 if task.startswith('binary') else 3) if kind == 'phenomenon' else None
+    return explain, [explain(x, edge_index, target=target, index=node, **kwargs) for node in nodes]
+
+
+def assert_same(found, parts):
+    r"""Holds one check against several that say the same."""
+    for name in FIELDS:
+        expected = [getattr(part, name) for part in parts]
+        if expected[0] is None:
+            assert getattr(found, name) is None
+        else:
+            torch.testing.assert_close(getattr(found, name), torch.cat(expected), rtol=1e-4, atol=1e-6)
+
+
+def assert_checks_each(explain, explanations, num_evaluations=TOGETHER, **options):
+    with evaluations(explain.model, num_evaluations):
+        found = check(explain, explanations, **options)
+    assert_same(found, [check(explain, explanation) for explanation in explanations])
+
+
+@pytest.mark.parametrize('kind', ['model', 'phenomenon'])
+@pytest.mark.parametrize(
+    ('algorithm', 'task'), [*product(['FastDnX'], CLASSES), *product(['GNNExplainer'], CLASSES[:2])]
+)
+def test_fidelity_is_pygs(algorithm, task, kind):
+    model, nodes = Teacher(task=task).eval(), [8, torch.tensor([9, 3])]
+    for node, edge in MASKS:
+        explain, explanations = explained(model, None, nodes, task, kind, algorithm, node=node, edge=edge)
+        for explanation in explanations:
+            with evaluations(model, 2 if kind == 'model' else 3):  # explanations of a phenomenon hold no prediction
+                found = check(explain, explanation)
+            assert found.index.equal(explanation.index)
+            assert (found.fidelity_plus.mean(), found.fidelity_minus.mean()) == fidelity(explain, explanation)
+            for b, explanation.index in enumerate(found.index.split(1)):
+                assert (found.fidelity_plus[b], found.fidelity_minus[b]) == fidelity(explain, explanation)
+            assert all(getattr(found, name).shape == found.index.shape for name in FIELDS)
+            assert all(getattr(found, name).dtype == torch.float64 for name in FIELDS[1:])
+
+
+@pytest.mark.parametrize('kind', ['model', 'phenomenon'])
+@pytest.mark.parametrize('task', CLASSES)
+def test_the_examples_are_not_all_alike(task, kind):
+    found = check(*explained(Teacher(task=task).eval(), None, range(N), task, kind, edge='object'))
+    assert found.fidelity_plus.unique().tolist() == found.fidelity_minus.unique().tolist() == [0, 1]
+    assert not found.fidelity_plus.equal(found.fidelity_minus)
+    means = [f'{name:<18} {float(getattr(found, name).mean()):.3f}' for name in FIELDS[1:]]
+    assert str(found).splitlines() == ['explained nodes    18', *means]
+
+
+@pytest.mark.parametrize('index', [-8, torch.tensor(6), torch.tensor([2, -5]), torch.arange(8) > 5, None])
+def test_every_kind_of_index(index):
+    explain, explanations = explained(Teacher().eval(), (*graph(), {}), [index])
+    for given in (explanations[0], explanations):
+        found, (plus, minus) = check(explain, given), fidelity(explain, explanations[0])
+        assert found.index.tolist() == torch.arange(8)[slice(None) if index is None else index].view(-1).tolist()
+        assert (found.fidelity_plus.mean(), found.fidelity_minus.mean()) == pytest.approx((plus, minus))
+
+
+def probabilities(outputs, task):
+    if task == 'binary raw [N, 1]':
+        return torch.cat([1.0 - outputs.double().sigmoid(), outputs.double().sigmoid()], dim=1).tolist()
+    outputs = outputs.double().log_softmax(dim=1) if task == 'multiclass raw' else outputs.double()
+    return (outputs if task == 'multiclass probs' else outputs.exp()).tolist()
+
+
+@pytest.mark.parametrize('task', CLASSES)
+def test_distances_by_hand(task):
+    model, (x, edge_index, _), nodes = Teacher(task=task).eval(), inputs(), [9, 15]
+    for node, edge in MASKS:
+        explain, (explanation,) = explained(model, None, [torch.tensor(nodes)], task, node=node, edge=edge)
+        kept = explain.get_masked_prediction(x, edge_index, explanation.get('node_mask'), explanation.get('edge_mask'))
+        before, after = probabilities(explanation.prediction[nodes], task), probabilities(kept[nodes], task)
+        found = check(explain, explanation)
+        for b in range(2):
+            distance = math.sqrt(sum((p - q) ** 2 for p, q in zip(before[b], after[b], strict=True)))
+            divergence = sum(p * math.log(p / q) for p, q in zip(before[b], after[b], strict=True))
+            assert float(found.unfaithfulness[b]) == pytest.approx(distance, rel=1e-4, abs=1e-7)
+            assert float(found.gef[b]) == pytest.approx(1 - math.exp(-divergence), rel=1e-4, abs=1e-7)
+        assert found.gef.max() > 1e-4
+
+
+def test_gef_is_not_what_pyg_has():
+    for task in CLASSES[:2]:
+        explain, (explanation,) = explained(Teacher(task=task).eval(), nodes=[9], task=task)
+        explanation.node_mask = torch.zeros(N, 1)
+        found, of_pyg = float(check(explain, explanation).gef), unfaithfulness(explain, explanation)
+        assert (of_pyg == 0) == (task == 'binary raw [N, 1]')  # a softmax of one logit
+        assert abs(found - of_pyg) > 0.05 * found > 1e-3  # else the divergence the other way round
+
+
+def test_graph_unfaithfulness_by_hand():
+    before = [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.2, 0.3, 0.5]]
+    after = [[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.25, 0.25, 0.5], [0.25, 0.75, 0.0], [0.2, 0.3, 0.5]]
+    found = graph_unfaithfulness(*(torch.tensor(table, dtype=torch.float64) for table in (before, after)))
+    torch.testing.assert_close(found, torch.tensor([0.0, 1.0, 0.5, 0.75, 0.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize('task', ['regression [N]', 'regression [N, 2]'])
+def test_regression(task):
+    explain, explanations = explained(Teacher(task=task).eval(), task=task, edge='object')
+    found, (x, edge_index, _) = check(explain, explanations), inputs()
+    for b, explanation in enumerate(explanations):
+        after = explain.get_masked_prediction(x, edge_index, explanation.node_mask, explanation.edge_mask)
+        distance = (explanation.prediction - after)[NODES[b]].view(-1).double().square().sum().sqrt()
+        assert float(found.unfaithfulness[b]) == pytest.approx(float(distance), rel=1e-4, abs=1e-6)
+    assert found.unfaithfulness.mean() > 0.05
+    assert found.fidelity_plus is found.fidelity_minus is found.gef is None
+    assert_checks_each(explain, explanations)
+    assert str(found) == f'explained nodes    4\nunfaithfulness     {float(found.unfaithfulness.mean()):.3f}'
+
+
+@pytest.mark.parametrize('conv', CONVS)
+def test_many_are_checked_as_each_alone(conv):
+    model = Teacher(conv).eval()
+    for node, edge in MASKS:
+        assert_checks_each(*explained(model, inputs(conv), node=node, edge=edge))
+
+
+@pytest.mark.parametrize(('kind', 'num_evaluations'), [('model', TOGETHER), ('phenomenon', 1 + TOGETHER)])
+@pytest.mark.parametrize('task', [task for task in TASKS if not task.startswith('regression')])
+def test_many_of_every_task(task, kind, num_evaluations):
+    assert_checks_each(*explained(Teacher(task=task).eval(), None, [3, 0, 17, 3, 9], task, kind), num_evaluations)
+
+
+@edges
+@pytest.mark.parametrize('kind', ['model', 'phenomenon'])
+def test_every_kind_of_collection(kind, edge):
+    model, (x, edge_index, _) = Teacher().eval(), inputs()
+    explain, explanations = explained(model, (x, edge_index, {}), kind=kind, edge=edge)
+    alone = [check(explain, explanation) for explanation in explanations]
+    target = None if kind == 'model' else explanations[0].target
+    many = explain.algorithm.explain_nodes(model, x, edge_index, index=NODES, target=target)
+    for collection in (many, iter(many), tuple(many)):
+        with evaluations(model, 1 + TOGETHER):  # none of these holds the model's prediction
+            found = check(explain, collection)
+        assert_same(found, alone)
+
+
+def test_several_graphs_and_several_nodes_in_any_order():
+    model, (x, edge_index, kwargs), heavy = Teacher('weighted').eval(), inputs('weighted'), torch.linspace(0, 9, 33)
+    explain, ours = explained(model, (x, edge_index, kwargs), [0, 1, torch.tensor([5, 1]), 2, 8])
+    _, others = explained(model, (*graph(), {}), [7, 1, None, 0])
+    _, larger = explained(model, (2 * x, edge_index, kwargs), [6, 8])
+    _, heavier = explained(model, (x, edge_index, {'edge_weight': heavy}), [8])
+    _, turned = explained(model, (x, edge_index.flip(0), {'edge_weight': heavy}), [8])
+    mixed = [ours[0], *others[:2], *ours[1:4], others[2], others[3], *larger, ours[4], *heavier, *turned]
+    assert check(explain, mixed).index.tolist() == [0, 7, 1, 1, 5, 1, 2, *range(8), 0, 6, 8, 8, 8, 8]
+    assert_checks_each(explain, mixed, 9 * TOGETHER + 2 * 2)
+    assert check(explain, mixed).unfaithfulness[-4:].unique().numel() == 4
+
+
+class Attributed(Teacher):
+    def forward(self, x, edge_index, edge_attr, position, scale, offset):
+        x = x + position.index_add(0, edge_index[1], edge_attr)
+        return scale * super().forward(x, edge_index) + offset
+
+
+def test_further_arguments():
+    x, edge_index, _ = inputs()
+    edge_attr = torch.arange(3.0 * edge_index.size(1)).view(-1, 3).cos()
+    kwargs = {'edge_attr': edge_attr, 'position': 2 * x.sin(), 'scale': 2.0, 'offset': torch.tensor([0.5, 0.0, -0.5])}
+    assert_checks_each(*explained(Attributed().eval(), (x, edge_index, kwargs), edge='object'))
+
+
+class Changed(Teacher):
+    def __init__(self, conv1=None, act=None, flow='source_to_target'):
+        super().__init__()
+        self.conv1, self.act = conv1() if conv1 else self.conv1, act or self.act
+        self.conv1.flow = self.conv2.flow = flow
+
+
+class Global(Teacher):
+    share = 1.0
+
+    def forward(self, x, edge_index):
+        return super().forward(x, edge_index) + self.share * x.mean(dim=0)
+
+
+class Embedded(Teacher):  # fails on any other graph
+    def forward(self, x, edge_index):
+        return super().forward(x + inputs()[0].sin(), edge_index)
+
+
+class Twice(Teacher):  # looks a hop farther than its layers tell
+    def forward(self, x, edge_index):
+        return super().forward(self.conv1(x, edge_index)[:, :3], edge_index)
+
+
+class Sums(torch.nn.Module):  # looks four hops far
+    def forward(self, x, edge_index):
+        for _ in range(4):
+            x = x.index_add(0, edge_index[1], x[edge_index[0]]) / 4
+        return x
+
+
+NOTICED, SINGLY = 1 + 2 * len(NODES), 2 * len(NODES)
+REACHES = [  # how far the model looks, what it is told, and how its explanations are checked
+    ('global mean', Global, None, NOTICED),
+    ('global mean, hardly', type('Rounded', (Global,), {'share': 1e-7}), None, TOGETHER),
+    ('embedding', Embedded, None, SINGLY),
+    ('layer norm', lambda: Changed(act=LayerNorm(4)), None, NOTICED),
+    ('batch norm', lambda: Changed(act=BatchNorm1d(4, track_running_stats=False)), None, NOTICED),
+    ('both directions', lambda: Changed(lambda: DirGNNConv(GCNConv(3, 4))), None, NOTICED),
+    ('against the edges', lambda: Changed(flow='target_to_source'), None, TOGETHER),
+    ('a layer twice', Twice, None, NOTICED),
+    ('a layer twice', Twice, 3, TOGETHER),
+    ('too few hops', Teacher, 1, NOTICED),
+    ('more hops than needed', Teacher, 50, TOGETHER),
+    ('no PyG layer', Sums, None, SINGLY),
+    ('no PyG layer', Sums, 2, NOTICED),
+    ('no PyG layer', Sums, 4, TOGETHER),
+]
+
+
+@pytest.mark.parametrize(('name', 'create', 'num_hops', 'num_evaluations'), REACHES)
+def test_how_far_a_model_looks(name, create, num_hops, num_evaluations):
+    assert_checks_each(*explained(create().eval(), edge='object'), num_evaluations, num_hops=num_hops)
+
+
+@pytest.mark.parametrize(
+    ('create', 'limit', 'num_evaluations'),
+    [(Teacher, 1, 4 * TOGETHER), (Teacher, 150, 2 * TOGETHER), (Teacher, 2**24, TOGETHER), (Global, 1, NOTICED)],
+)
+def test_chunks_change_nothing(create, limit, num_evaluations, monkeypatch, capsys):
+    monkeypatch.setattr(faithfulness, 'MAX_FEATURES_AT_A_TIME', limit)
+    progress = {1: True, 150: None, 2**24: False}[limit]
+    assert_checks_each(*explained(create().eval(), edge='object'), num_evaluations, progress=progress)
+    assert ('4/4' in capsys.readouterr().err) == (progress is True)
+
+
+@pytest.mark.parametrize('name', ['coo', 'csr', 'csc', 'SparseTensor'])
+def test_matrices(name):
+    x, edge_index = graph('undirected')
+    matrix = adjacencies(edge_index, torch.linspace(0.5, 2.0, edge_index.size(1)), 8).get(name)
+    if matrix is None:
+        pytest.skip('torch_sparse is not installed')
+    model = Teacher() if name == 'SparseTensor' else Mean()
+    explain, explanations = explained(model.eval(), (x, matrix, {}), [0, 3, 7])
+    assert_checks_each(explain, explanations, 6)
+    for explanation in explanations:
+        found = check(explain, explanation)
+        assert (float(found.fidelity_plus), float(found.fidelity_minus)) == fidelity(explain, explanation)
+
+
+def test_layers_that_keep_what_they_computed():
+    plain = Changed(lambda: SGConv(3, 4)).eval()
+    cached = copy.deepcopy(plain)
+    cached.conv1.cached = cached.conv2.cached = True
+    (_, expected), (explain, explanations) = explained(plain, edge='object'), explained(cached, edge='object')
+    assert_checks_each(explain, explanations)
+    assert_same(check(explain, explanations), [check(explainer(plain, FastDnX()), expected)])
+
+
+@pytest.mark.parametrize('conv', CONVS)
+def test_a_masked_query_is_pygs(conv):
+    model, (x, edge_index, kwargs) = Teacher(conv).eval(), inputs(conv)
+    model.conv2.explain = False if conv == 'sage' else None  # which keeps masks from a layer
+    for node, edge in MASKS:
+        explain, (explanation,) = explained(model, inputs(conv), [8], node=node, edge=edge)
+        pair = explanation.get('node_mask'), explanation.get('edge_mask')
+        found = masked_query(model, x, edge_index, kwargs, *pair)
+        assert found.equal(explain.get_masked_prediction(x, edge_index, *pair, **kwargs))
+        assert not found.allclose(explanation.prediction, atol=1e-3)
+
+
+class Moody(Teacher):
+    r"""A model in training, with a frozen layer, whose forward pass draws numbers, and fails from some call on."""
+
+    def __init__(self, failure=None, fails_at=math.inf):
+        super().__init__()
+        self.norm, self.drop, self.conv2 = BatchNorm1d(3), Dropout(0.5), SAGEConv(4, 3).eval()
+        self.register_buffer('seen', torch.zeros(1))
+        self.conv1.cached = True
+        self.calls, self.failure, self.fails_at = 0, failure, fails_at
+
+    def forward(self, x, edge_index):
+        assert not any(module.training for module in self.modules())
+        self.calls += 1
+        self.seen += torch.rand(1)
+        x = self.norm(self.drop(super().forward(x, edge_index)))
+        if self.calls >= self.fails_at:
+            raise self.failure
+        return x
+
+
+def state_of(model):
+    r"""What can be compared of a model, and what its PyG layers hold."""
+    names = [*model.state_dict(), *(name for name, _ in model.named_parameters())]
+    tensors = [value.clone() for value in model.state_dict().values()]
+    layers = [module for module in model.modules() if isinstance(module, MessagePassing)]
+    return (names, [module.training for module in model.modules()]), tensors, [vars(layer).copy() for layer in layers]
+
+
+@edges
+@pytest.mark.parametrize('failure', [None, RuntimeError('out of ideas'), KeyboardInterrupt()])
+@pytest.mark.parametrize(('many', 'fails_at'), [(False, 1), (False, 2), (True, 1), (True, 2), (True, 3)])
+def test_everything_is_left_as_found(many, fails_at, failure, edge):
+    model, (x, edge_index, _) = Moody(failure, math.inf if failure is None else fails_at), inputs()
+    x = x.clone().requires_grad_()
+    explain, explanations = explained(Moody().eval(), (x, edge_index, {}), NODES[:3], edge=edge)
+    explain.model = model
+    tensors = [value for explanation in explanations for _, value in explanation if isinstance(value, torch.Tensor)]
+    copies = [tensor.detach().clone() for tensor in tensors]
+    (plain, values, layers), random = state_of(model), torch.get_rng_state()
+    with nullcontext() if failure is None else pytest.raises(type(failure)):
+        check(explain, explanations if many else explanations[0])
+    now = state_of(model)
+    assert now[0] == plain
+    assert all(map(torch.equal, now[1], values))
+    for found, expected in zip(now[2], layers, strict=True):
+        assert found.keys() == expected.keys()
+        assert all(found[name] is expected[name] for name in expected)
+    assert torch.get_rng_state().equal(random)
+    assert all(map(torch.equal, tensors, copies))
+
+
+@edges
+@pytest.mark.parametrize('metric', [check, fidelity])
+def test_the_surrogate_stays_cached(metric, edge):
+    explain, explanations = explained(Teacher().eval(), edge=edge)
+    misses, hits = shared_cache.misses, shared_cache.hits
+    metric(explain, explanations[0])
+    check(explain, explanations)
+    explain(*inputs()[:2], index=1)
+    assert (shared_cache.misses, shared_cache.hits) == (misses, hits + 1)
+
+
+@edges
+@pytest.mark.parametrize('task', ['multiclass raw', 'regression [N]'])
+def test_default_device_is_not_used(task, edge):
+    explain, explanations = explained(Teacher(task=task).eval(), task=task, edge=edge)
+    with torch.device('meta'):
+        assert_checks_each(explain, explanations)
+        assert check(explain, explanations).unfaithfulness.is_cpu
+
+
+BAD = {  # what is passed, the number of hops, and what is said
+    'no mask': (lambda e: e.update({'node_mask': None}), None, ValueError, 'a node mask or an edge mask (got neither)'),
+    'one without': (lambda e: [e, copy.copy(e).update({'node_mask': None})], None, ValueError, "pass 'node_mask_type'"),
+    'no node': (lambda e: [e.update({'index': torch.tensor([18])})], None, IndexError, 'node ids from -18 to 17'),
+    'empty list': (lambda e: [], None, ValueError, "'explanations' must hold at least one explanation (got none)"),
+    'no hop': (lambda e: [e], 0, ValueError, "'num_hops' must be at least 1 (got 0)"),
+    'negative hops': (lambda e: [e], -1, ValueError, "'num_hops' must be at least 1 (got -1)"),
+    'auto': (lambda e: [e], 'auto', TypeError, "'num_hops' must be an int (got 'auto')"),
+}
+
+
+@pytest.mark.parametrize(('change', 'num_hops', 'error', 'message'), BAD.values(), ids=BAD)
+def test_bad_input(change, num_hops, error, message):
+    explain, (explanation,) = explained(Teacher().eval(), nodes=[3])
+    with pytest.raises(error) as caught:
+        check(explain, change(explanation), num_hops=num_hops)
+    assert message in str(caught.value)
+    assert '\n' not in str(caught.value)
