@@ -134,6 +134,15 @@ def test_quantiles_at_the_edges(probability, degrees, expected):
     assert chi_square_quantile(probability, degrees) == expected
 
 
+def test_default_device_is_not_used():
+    before = torch.get_default_device()
+    torch.set_default_device('meta')
+    try:
+        assert chi_square_quantile(0.95, 1) == pytest.approx(3.841, rel=1e-3)
+    finally:
+        torch.set_default_device(None if before.type == 'cpu' else before)
+
+
 @given(
     sizes=st.tuples(*(st.integers(1, most) for most in (3, 6, 4, 4)), st.integers(0, 3)),
     kind=st.sampled_from(WEIGHTS),

@@ -94,11 +94,16 @@ class Operator:
         return F.embedding_bag(self.col, x, self.offsets[:-1], mode='sum', per_sample_weights=self.value)
 
     def masked(self, edge_mask: Tensor) -> Operator:
-        r"""The operator whose messages are multiplied by a mask [E], as PyG's explainers do; self-loops are left."""
+        r"""The operator whose messages are multiplied by a mask [E], as PyG's explainers do.
+
+        Self-loops are left as they are, unless every node has brought its own, and no loop had to be added.
+        """
         factor = torch.cat([edge_mask.to(self.value.dtype).view(-1), self.value.new_ones(1)])
-        own = torch.arange(self.num_nodes, device=self.col.device).repeat_interleave(self.length) == self.col
-        value = self.value * factor[self.edge_id.long().masked_fill(own, -1)]
-        return Operator(self.rowptr, self.col, value, self.edge_id)
+        edge_id = self.edge_id.long()
+        if self.col.numel() != edge_mask.numel():
+            own = torch.arange(self.num_nodes, device=self.col.device).repeat_interleave(self.length) == self.col
+            edge_id = edge_id.masked_fill(own, -1)
+        return Operator(self.rowptr, self.col, self.value * factor[edge_id], self.edge_id)
 
     def walks(self, num_hops: int) -> Tensor:
         r"""About the number of walks of ``num_hops`` steps from each node, [N]; a row of Ã^L is no longer."""

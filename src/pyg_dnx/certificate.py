@@ -30,8 +30,7 @@ class Certificate:
         mask_bound (Tensor): Half the change of its logits under the mask, which its probabilities can't exceed, [B].
         expected_unfaithfulness (Tensor): How far the mask moves its probabilities, plus twice the distillation error:
             the unfaithfulness to the model if the surrogate errs under the mask as it does without, [B].
-        doubt (float): The expected unfaithfulness above which an explanation is doubtful; for regression, in standard
-            deviations of the model's outputs.
+        doubt (float): The expected unfaithfulness above which an explanation is doubtful.
         num_hops (int): The surrogate's number of hops.
         ridge (float): Its ridge.
     """
@@ -70,10 +69,10 @@ class Certificate:
         if self.bias_decides[b]:
             return (
                 f'Doubtful: the class comes from the bias ({float(self.bias_evidence[b]):+.2g}), which is in no node: '
-                f"try score='target', and measure the explanation with 'check'."
+                f"measure the explanation with 'check', and see what speaks for the class with score='target'."
             )
         return (
-            f'Doubtful: the expected unfaithfulness is {expected}, more than {self.doubt:g}: {remedy}; '
+            f'Doubtful: the expected unfaithfulness is {expected}, more than {self.doubt:.2g}: {remedy}; '
             f"or measure it with 'check'."
         )
 
@@ -85,8 +84,9 @@ def certificate(distilled: Distilled, nodes: Tensor, evidence: Tensor, doubt: fl
         distilled: The distilled model.
         nodes: The explained nodes [B].
         evidence: :math:`Z - b` at each of them under its mask, [B, C].
-        doubt: The expected unfaithfulness above which an explanation is doubtful.
+        doubt: The expected unfaithfulness above which an explanation is doubtful, in the unit of ``distilled``.
     """
+    doubt *= distilled.unit
     trust, surrogate = distilled.trust(nodes), distilled.surrogate
     before = distilled.decomposition.evidence[nodes].double()
     change = (before - evidence.double()).norm(dim=1)
@@ -99,7 +99,7 @@ def certificate(distilled: Distilled, nodes: Tensor, evidence: Tensor, doubt: fl
         bound = LIPSCHITZ_OF_SOFTMAX * change
         moved = ((before + bias).softmax(dim=1) - (evidence.double() + bias).softmax(dim=1)).norm(dim=1)
     expected = moved + 2.0 * trust['distillation_error'].double()
-    is_doubtful = (expected > doubt * distilled.unit) | trust['bias_decides']
+    is_doubtful = (expected > doubt) | trust['bias_decides']
     dtype = trust['distillation_error'].dtype
     return Certificate(
         index=nodes,

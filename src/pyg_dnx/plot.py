@@ -14,7 +14,10 @@ MAX_CLASSES_TO_NUMBER = 12  # in a confusion matrix
 
 def draw_report(report: TrustReport, path: str | PathLike[str] | None = None) -> Any:
     r"""Draws where a surrogate agrees with its model, and how reliable the verdicts are."""
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("pictures need 'matplotlib', which is not installed: pip install matplotlib") from error
 
     panels = [report.by_degree, report.by_confidence]
     panels = [groups for groups in panels if groups]

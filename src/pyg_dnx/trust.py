@@ -9,6 +9,7 @@ from torch_geometric.explain import Explainer, Explanation
 from pyg_dnx import checks
 from pyg_dnx.algorithm import algorithm_of
 from pyg_dnx.certificate import Certificate, certificate
+from pyg_dnx.distillation import Distilled
 from pyg_dnx.faithfulness import inputs_of
 from pyg_dnx.propagation import pull_back
 from pyg_dnx.surrogate import Decomposition
@@ -24,13 +25,16 @@ def certify(explainer: Explainer, explanation: Explanation) -> Certificate:
         explanation (Explanation): What it returned, or an item of what ``explain_nodes`` did.
     """
     algorithm = algorithm_of(explainer)
-    x, edge_index, kwargs = inputs_of(explanation)
-    nodes = checks.index(explanation.get('index'), x)
-    distilled = algorithm._distill(explainer.model, x, edge_index, kwargs)
+    distilled = algorithm._distill(explainer.model, *inputs_of(explanation))
+    return certificate_of(explanation, distilled, algorithm.doubt)
+
+
+def certificate_of(explanation: Explanation, distilled: Distilled, doubt: float) -> Certificate:
+    r"""The same, given the distilled model and the expected unfaithfulness above which an explanation is doubtful."""
+    nodes = checks.index(explanation.get('index'), explanation.x)
     with torch.no_grad():
-        masks = checks.masks(explanation)
-        evidence = masked_evidence(distilled.decomposition, nodes, x, *masks)
-        return certificate(distilled, nodes, evidence, algorithm.doubt)
+        evidence = masked_evidence(distilled.decomposition, nodes, explanation.x, *checks.masks(explanation))
+        return certificate(distilled, nodes, evidence, doubt)
 
 
 def masked_evidence(

@@ -2,7 +2,7 @@ r"""Where a surrogate speaks for its model, and how reliable the verdicts on exp
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from pyg_dnx.algorithm import algorithm_of
 from pyg_dnx.certificate import VERDICTS
 from pyg_dnx.faithfulness import check
 from pyg_dnx.surrogate import Report
-from pyg_dnx.trust import certify
+from pyg_dnx.trust import certificate_of
 
 DEGREES = (0, 1, 2, 4, 8, 16, 64)  # where the bins start
 CONFIDENCES = (0.0, 0.5, 0.7, 0.9, 0.99)
@@ -69,7 +69,8 @@ class TrustReport:
         tables = {'by_class': self.by_class, 'by_degree': self.by_degree, 'by_confidence': self.by_confidence}
         rows = {name: [group._asdict() for group in groups] for name, groups in tables.items()}
         reliability = [row._asdict() for row in self.reliability]
-        return {'report': vars(self.report), **rows, 'confusion': self.confusion, 'reliability': reliability}
+        confusion = self.confusion and [list(row) for row in self.confusion]
+        return {'report': asdict(self.report), **rows, 'confusion': confusion, 'reliability': reliability}
 
     def plot(self, path: str | PathLike[str] | None = None) -> Any:
         r"""Draws the report with matplotlib, and returns the figure; ``path`` saves it, too."""
@@ -143,7 +144,8 @@ def trust_report(
     explained = algorithm.explain_nodes(
         explainer.model, x, edge_index, index=sample, target=target, progress=progress, **kwargs
     )
-    verdict = torch.cat([certify(explainer, explanation).verdict for explanation in explained])
+    certificates = [certificate_of(explanation, distilled, algorithm.doubt) for explanation in explained]
+    verdict = torch.cat([certificate.verdict for certificate in certificates])
     measured = check(explainer, explained, progress=progress)
     if measured.fidelity_minus is None:
         kept = measured.unfaithfulness <= distilled.unit
@@ -181,6 +183,6 @@ def _reliability(verdict: str, faithful: Tensor, unfaithfulness: Tensor) -> Reli
     size, share, z = faithful.numel(), float(faithful.double().mean()), _NORMAL_95
     middle = (share + z * z / (2 * size)) / (1 + z * z / size)
     half = z * (share * (1 - share) / size + z * z / (4 * size * size)) ** 0.5 / (1 + z * z / size)
-    low, high = max(0.0, middle - half), min(1.0, middle + half)
+    low, high = max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
     mean, error = float(unfaithfulness.mean()), z * float(unfaithfulness.std(correction=0)) / size**0.5
     return Reliability(verdict, size, share, low, high, mean, max(0.0, mean - error), mean + error)
