@@ -74,7 +74,7 @@ def masked_query(
         edge_mask: Of shape [E]; only layers that are PyG's look at it.
     """
     layers = [module for module in model.modules() if isinstance(module, MessagePassing)]
-    before = [vars(layer).copy() for layer in layers]
+    before = [(vars(layer).copy(), layer._parameters.copy()) for layer in layers]
     try:
         for layer in layers:
             kept = {name: None for name in vars(layer) if name.startswith('_cached')}
@@ -83,9 +83,11 @@ def masked_query(
             set_masks(model, edge_mask, edge_index, apply_sigmoid=False)
         return query(model, x if node_mask is None else x * node_mask, edge_index, kwargs)
     finally:
-        for layer, state in zip(layers, before, strict=True):
+        for layer, (state, parameters) in zip(layers, before, strict=True):
             vars(layer).clear()
             vars(layer).update(state)
+            layer._parameters.clear()  # GNNExplainer leaves an empty one, into which PyG puts the mask
+            layer._parameters.update(parameters)
 
 
 def to_targets(
