@@ -192,9 +192,7 @@ def test_several_graphs_and_several_nodes_in_any_order():
     _, turned = explained(model, (x, edge_index.flip(0), {'edge_weight': heavy}), [8])
     mixed = [ours[0], *others[:2], *ours[1:4], others[2], others[3], *larger, ours[4], *heavier, *turned]
     assert check(explain, mixed).index.tolist() == [0, 7, 1, 1, 5, 1, 2, *range(8), 0, 6, 8, 8, 8, 8]
-    assert_checks_each(
-        explain, mixed, 9 * CHUNK + 8 + 2 * 2
-    )  # 9 chunks on 8 graphs, and 2 explanations of several nodes
+    assert_checks_each(explain, mixed, 9 * CHUNK + 8 + 2 * 2)  # chunks, graphs, and explanations of several nodes
     assert check(explain, mixed).unfaithfulness[-4:].unique().numel() == 4
 
 
