@@ -334,6 +334,7 @@ def test_local_lipschitz_bounds_the_softmax():
     [
         ([0.9, 0.1], [0.8, 0.2], 0.32),  # 2 * 0.2 * 0.8, by the less confident end
         ([0.8, 0.2], [0.9, 0.1], 0.32),
+        ([0.6, 0.1, 0.3], [0.7, 0.3, 0.0], 0.48),  # all other classes together
         ([0.9, 0.1], [0.1, 0.9], 0.5),  # it passes through the middle
         ([0.4, 0.3, 0.3], [0.4, 0.3, 0.3], 0.5),
         ([1.0, 0.0], [1.0, 0.0], 0.0),
@@ -341,3 +342,25 @@ def test_local_lipschitz_bounds_the_softmax():
 )
 def test_local_lipschitz_by_hand(before, after, constant):
     assert float(local_lipschitz(torch.tensor(before), torch.tensor(after))) == pytest.approx(constant, abs=1e-6)
+
+
+def test_each_change_of_the_logits_has_its_own_lipschitz_constant():
+    change, weight = tensor([[1.0], [2.0]]), tensor([[3.0, -4.0]])
+    features, constants = tensor([[[1.0]], [[2.0]]]), tensor([[0.1, 0.2], [0.3, 0.4]])  # [K + 1, B]
+    found = tight_bound(change, features, weight, constants)  # of changes by 5, 10 and 10, 20
+    assert found.tolist() == pytest.approx([0.5 * (0.1 * 5.0 + 0.3 * 10.0), 0.5 * (0.2 * 10.0 + 0.4 * 20.0)])
+
+
+@given(
+    sizes=st.tuples(*(st.integers(1, most) for most in (3, 6, 4, 4)), st.integers(0, 3)),
+    kind=st.sampled_from(WEIGHTS),
+    seed=st.integers(0, 2**16),
+    scale=st.sampled_from([0.1, 1.0, 10.0, 100.0]),
+)
+def test_local_lipschitz_constants_leave_the_tight_bound_a_bound(sizes, kind, seed, scale):
+    row, change, features, weight, bias = problem(sizes, kind, seed, (scale, 1.0))
+    before, after = ((kept @ features @ weight + bias).softmax(dim=-1) for kept in (row, row - change))
+    found = unfaithfulness(row, change, features, weight, bias)
+    local = tight_bound(change, features, weight, local_lipschitz(before, after))
+    assert bool((found <= local + rounding(row, features, weight)).all())
+    assert bool((local <= tight_bound(change, features, weight) * (1.0 + 1e-12)).all())

@@ -88,25 +88,24 @@ def certificate(distilled: Distilled, nodes: Tensor, evidence: Tensor, doubt: fl
     """
     doubt *= distilled.unit
     trust, surrogate = distilled.trust(nodes), distilled.surrogate
-    before = distilled.decomposition.evidence[nodes].double()
-    change = (before - evidence.double()).norm(dim=1)
+    before = distilled.decomposition.evidence[nodes]
+    change = (before - evidence).norm(dim=1)
     if surrogate.report.mode == 'regression':
         bound = moved = change
         in_bias = surrogate.bias.norm().expand_as(change)
     else:
-        bias = surrogate.bias.double()
+        bias = surrogate.bias
         in_bias = surrogate.bias[distilled.outputs[nodes].argmax(dim=1)]
         bound = LIPSCHITZ_OF_SOFTMAX * change
-        moved = ((before + bias).softmax(dim=1) - (evidence.double() + bias).softmax(dim=1)).norm(dim=1)
-    expected = moved + 2.0 * trust['distillation_error'].double()
+        moved = ((before + bias).softmax(dim=1) - (evidence + bias).softmax(dim=1)).norm(dim=1)
+    expected = moved + 2.0 * trust['distillation_error']
     is_doubtful = (expected > doubt) | trust['bias_decides']
-    dtype = trust['distillation_error'].dtype
     return Certificate(
         index=nodes,
         verdict=torch.where(trust['surrogate_agreement'], is_doubtful.long(), NOT_EXPLAINED),
-        bias_evidence=in_bias.to(dtype),
-        mask_bound=bound.to(dtype),
-        expected_unfaithfulness=expected.to(dtype),
+        bias_evidence=in_bias,
+        mask_bound=bound,
+        expected_unfaithfulness=expected,
         doubt=doubt,
         num_hops=surrogate.num_hops,
         ridge=surrogate.report.ridge,

@@ -98,7 +98,7 @@ def bound(
         seed (int): Of the perturbations. The random state of PyTorch is not touched.
     """
     algorithm, config, model = algorithm_of(explainer), explainer.model_config, explainer.model
-    if num_perturbations != 0:
+    if type(num_perturbations) is not int or num_perturbations != 0:
         checks.count('num_perturbations', num_perturbations)
     noise, probability = checks.number_from_zero('noise', noise), checks.probability('probability', probability)
     x, edge_index, kwargs = inputs_of(explanation)
@@ -123,7 +123,7 @@ def bound(
     size = (num_perturbations + 1, inside.numel(), x.size(1))
     drawn = torch.randn(size, dtype=torch.float64, generator=generator, device='cpu').to(x.device)
     drawn[0] = 0.0
-    features = x[inside].double() + noise * drawn  # [K + 1, n, F], as they are first
+    features = x.detach()[inside].double() + noise * drawn  # [K + 1, n, F], as they are first
     regression = config.mode == ModelMode.regression
     answers: dict[str, list[Tensor]] = {'model': [], 'masked model': [], 'surrogate': [], 'masked surrogate': []}
     with torch.no_grad():
