@@ -92,11 +92,24 @@ def measure_verdicts():
                     kept = '{:.1%} [{:.1%}, {:.1%}]'.format(*interval(columns['kept'][inside]))
                     moved = '{:.3f} [{:.3f}, {:.3f}]'.format(*interval(columns['unfaithfulness'][inside]))
                     print(f'| {name} | {mask} | {label} | {inside.sum()} | {kept} | {moved} |')
+    print_pooled(found)
     print('\n| graph | mask | Spearman with unfaithfulness: expected_unfaithfulness | mask_bound |\n|---|---|---|---|')
     for (name, mask), cell in found.items():
         both = (spearman(cell[field], cell['unfaithfulness']) for field in ('expected_unfaithfulness', 'mask_bound'))
         print('| {} | {} | {:.2f} | {:.2f} |'.format(name, mask, *both))
     return {f'{name}, {mask}': cell for (name, mask), cell in found.items()}
+
+
+def print_pooled(found):
+    r"""What each threshold gives over all graphs, and what it would if a deciding bias were no reason to doubt."""
+    print('\n| doubt | mask | called trustworthy | of these, kept | with a bias that decides |\n|---|---|---|---|---|')
+    for doubt, mask in product(args.doubts, ('ranks', 'top 30%')):
+        cells = [cell for (_, kind), cell in found.items() if kind == mask]
+        column = {field: np.concatenate([cell[field] for cell in cells]) for field in cells[0]}
+        sure = (column['surrogate_agreement'] == 1.0) & (column['expected_unfaithfulness'] <= doubt)
+        by_bias = column['bias_decides'] == 1.0
+        kept = [column['kept'][sure & side].mean() for side in (~by_bias, by_bias)]
+        print('| {:g} | {} | {:.0%} | {:.1%} | {:.0%} |'.format(doubt, mask, (sure & ~by_bias).mean(), *kept))
 
 
 def measure_bounds():
