@@ -28,6 +28,7 @@ parser.add_argument('--graphs', nargs='+', default=['Cora', 'CiteSeer', 'bitcoin
 parser.add_argument('--seeds', nargs='+', type=int, default=[2, 3])
 parser.add_argument('--nodes', type=int, default=150)
 parser.add_argument('--doubts', nargs='+', type=float, default=[0.2], help='thresholds to compare')
+parser.add_argument('--ridge', type=float, help='of the distillation; the default if left out')
 parser.add_argument('--bounds', action='store_true', help='compare bounds with what they bound')
 parser.add_argument('--out', help='a JSON file for all that was measured')
 args = parser.parse_args()
@@ -49,7 +50,7 @@ def explanations(name, family, seed):
     data = load(name, args.data)
     model = train(family, data, seed)
     nodes = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(seed))[: args.nodes]
-    explainer = Explainer(model, FastDnX(), 'model', CONFIG, node_mask_type='object')
+    explainer = Explainer(model, FastDnX(ridge=args.ridge), 'model', CONFIG, node_mask_type='object')
     batch = explainer.algorithm.explain_nodes(model, data.x, data.edge_index, index=nodes)
     return explainer, {'ranks': list(batch), 'top 30%': [harden(explanation, 0.3) for explanation in batch]}
 

@@ -9,10 +9,9 @@ from graphs import power_law
 from torch_geometric.nn import GCN
 
 from pyg_dnx.adjacency import normalized_adjacency
+from pyg_dnx.distillation import DEFAULT_RIDGE
 from pyg_dnx.features import Features, propagate
 from pyg_dnx.solvers import fit_classifier, kl_divergence
-
-RIDGE = 1.5e-6
 
 
 def objective(features, probs, weight, bias):
@@ -20,7 +19,7 @@ def objective(features, probs, weight, bias):
         float(kl_divergence(probs[rows].double(), chunk.double() @ weight + bias).sum())
         for rows, chunk in features.chunks()
     )
-    return loss / features.num_nodes + 0.5 * RIDGE * float(weight.square().sum())
+    return loss / features.num_nodes + 0.5 * DEFAULT_RIDGE * float(weight.square().sum())
 
 
 def run(args):
@@ -36,7 +35,7 @@ def run(args):
     times = []
     for _ in range(3):
         start = time.perf_counter()
-        fit = fit_classifier(features, probs, RIDGE)
+        fit = fit_classifier(features, probs, DEFAULT_RIDGE)
         times.append(time.perf_counter() - start)
     ours, reached = sorted(times)[1], objective(features, probs, fit.weight, fit.bias)
 
@@ -53,7 +52,7 @@ def run(args):
     recipe = objective(features, probs, student.weight.detach().double().T, student.bias.detach().double())
 
     precise = fit_classifier(
-        Features.of(matrix.double()), probs.double(), RIDGE
+        Features.of(matrix.double()), probs.double(), DEFAULT_RIDGE
     )  # the same solver in float64, to the end
     optimum = objective(features, probs, precise.weight, precise.bias)
     print('Distillation at arxiv size (170,000 nodes, 128 features, 40 classes), on propagated features')

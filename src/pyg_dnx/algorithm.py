@@ -302,7 +302,7 @@ class FastDnXAlgorithm(DistillAndExplain):
         num_hops (int or str, optional): How many hops the surrogate looks. ``None`` is the receptive field of the
             model's PyG layers. ``'auto'`` decides on held-out nodes between 0 and that; so does ``None``, between 0
             and 3, for a model without such layers. (default: ``None``)
-        ridge (float, optional): The weight of the penalty on :math:`\Theta`; ``None`` is 1.5e-6. (default: ``None``)
+        ridge (float, optional): The weight of the penalty on :math:`\Theta`; ``None`` is 1e-5. (default: ``None``)
         score (str): ``'projection'`` scores nodes by their part in the surrogate's logits, as in the paper,
             ``'target'`` by their evidence for the model's class (for regression, toward its output). Explanations of
             type ``'phenomenon'`` always go by the given target. (default: ``'projection'``)

@@ -18,7 +18,7 @@ from pyg_dnx.solvers import PRECISE_MAX_SIZE, Fit, fit_classifier, fit_regressor
 from pyg_dnx.surrogate import Decomposition, Report, Surrogate
 from pyg_dnx.teacher import query, to_targets
 
-DEFAULT_RIDGE = 1.5e-6
+DEFAULT_RIDGE = 1e-5
 HELD_OUT_SHARE = 0.2
 MAX_NODES_TO_CHOOSE_HOPS = 2**16
 MAX_TRUST_SIZE = 2**22  # numbers; up to here, all nodes are judged at once, and single explanations cost less

@@ -1,0 +1,179 @@
+r"""The explainers under one protocol: each turns probes of a model at some nodes into scores of nodes or edges.
+
+A further explainer is one more function here, and one more entry in `EXPLAINERS`.
+"""
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from probes import logit, margin, probability
+from torch_geometric.explain import Explainer, GNNExplainer, PGExplainer
+
+from pyg_dnx import DnX, FastDnX, SurrogateWarning
+from pyg_dnx.adjacency import normalized_adjacency
+from pyg_dnx.propagation import rows_of
+from pyg_dnx.subgraphs import Neighbourhoods
+
+warnings.simplefilter('ignore', SurrogateWarning)
+CONFIG = dict(mode='multiclass_classification', task_level='node', return_type='raw')
+
+
+class Scores(NamedTuple):
+    node: torch.Tensor | None = None  # [B, N]
+    edge: torch.Tensor | None = None  # [B, E]
+
+
+def connect(model, algorithm, kind='model', **masks):
+    return Explainer(model, algorithm, kind, CONFIG, **masks).algorithm
+
+
+def to_nodes(edge, edge_index, num_nodes):
+    r"""The paper's node scores from edge scores [B, E]: the mean over the candidates among the edges at a node."""
+    inside = edge.isfinite()
+    total, count = (edge.new_zeros(edge.size(0), num_nodes) for _ in range(2))
+    for ends in edge_index:
+        total.index_add_(1, ends, edge.masked_fill(~inside, 0.0))
+        count.index_add_(1, ends, inside.to(edge.dtype))
+    return total / count.clamp(min=1)
+
+
+def to_edges(node, edge_index):
+    r"""The paper's edge scores from node scores [B, N]: the sum over the two ends."""
+    return node[:, edge_index[0]] + node[:, edge_index[1]]
+
+
+def random(probes, data, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return Scores(torch.rand(probes.near.shape, generator=generator), None)
+
+
+def adjacency(num_hops):
+    r"""Entries of Ã, or of its power by the model's hops: a ranking that has never seen the model."""
+
+    def explain(probes, data, seed):
+        operator = normalized_adjacency(data.edge_index, None, data.num_nodes, torch.float64)
+        rows = rows_of(operator, probes.nodes, num_hops or probes.num_hops)
+        dense = torch.zeros(probes.near.shape, dtype=torch.float64)
+        dense[torch.repeat_interleave(rows.length), rows.column.long()] = rows.value
+        return Scores(dense)
+
+    return explain
+
+
+def distilled(kind, **options):
+    def explain(probes, data, seed):
+        algorithm = connect(probes.model, kind(**options), node_mask_type='object')
+        batch = algorithm.explain_nodes(probes.model, data.x, data.edge_index, index=probes.nodes)
+        return Scores(batch.scores.to_dense())
+
+    return explain
+
+
+def distilled_edges(kind, **options):
+    def explain(probes, data, seed):
+        algorithm = connect(probes.model, kind(**options), edge_mask_type='object')
+        batch = algorithm.explain_nodes(probes.model, data.x, data.edge_index, index=probes.nodes)
+        return Scores(edge=torch.stack([explanation.edge_score for explanation in batch]))
+
+    return explain
+
+
+def adam(probes, data, seed):
+    r"""DnX as published, its last iterate."""
+    explainer = Explainer(probes.model, DnX(solver='adam'), 'model', CONFIG, node_mask_type='object')
+    scores = [explainer(data.x, data.edge_index, index=int(node)).node_score for node in probes.nodes]
+    return Scores(torch.stack(scores))
+
+
+def gradients(of, steps):
+    return lambda probes, data, seed: Scores(probes.gradients(of, steps))
+
+
+def node_by_node(explain, probes, data):
+    r"""Runs a slow explainer on the part of the graph that each node's prediction depends on, true degrees included."""
+    finder = Neighbourhoods(data.edge_index, data.num_nodes)
+    node, edge = torch.zeros(probes.near.shape), torch.zeros(probes.nodes.numel(), data.num_edges)
+    for row, center in enumerate(probes.nodes):
+        part = finder.around(center[None], probes.num_hops + 1)
+        found = explain(data.x[part.node], part.edge_index, part.root)
+        if (mask := found.get('node_mask')) is not None:
+            node[row, part.node] = mask.float().sum(dim=1)
+        if (mask := found.get('edge_mask')) is not None:
+            edge[row, part.edge] = mask
+    return node, edge
+
+
+def gnn_explainer(kind):
+    r"""100 epochs on a mask of nodes, or of edges as in the paper."""
+
+    def explain(probes, data, seed):
+        torch.manual_seed(seed)
+        explainer = Explainer(
+            probes.model, GNNExplainer(epochs=100), 'model', CONFIG, **{f'{kind}_mask_type': 'object'}
+        )
+        node, edge = node_by_node(lambda x, edges, root: explainer(x, edges, index=root), probes, data)
+        return Scores(node) if kind == 'node' else Scores(edge=edge)
+
+    return explain
+
+
+def pg_explainer(probes, data, seed):
+    r"""30 epochs on the nodes that it then explains, as its authors do."""
+    torch.manual_seed(seed)
+    algorithm = PGExplainer(epochs=30)
+    explainer = Explainer(probes.model, algorithm, 'phenomenon', CONFIG, edge_mask_type='object')
+    finder = Neighbourhoods(data.edge_index, data.num_nodes)
+    parts = [finder.around(center[None], probes.num_hops + 1) for center in probes.nodes]
+    target = probes.model(data.x, data.edge_index).argmax(dim=1)
+    for epoch in range(30):
+        for part in parts:
+            x, target_here = data.x[part.node], target[part.node]
+            algorithm.train(epoch, probes.model, x, part.edge_index, target=target_here, index=part.root)
+    ask = iter(parts)
+    explain = lambda x, edges, root: explainer(x, edges, index=root, target=target[next(ask).node])  # noqa: E731
+    return Scores(edge=node_by_node(explain, probes, data)[1])
+
+
+def pgm_explainer(probes, data, seed):
+    r"""One minus the p-values of its tests, with 100 samples."""
+    from torch_geometric.contrib.explain import PGMExplainer  # warns that it is experimental, and needs pgmpy
+
+    np.random.seed(seed)  # noqa: NPY002, which is where it draws from
+    torch.manual_seed(seed)
+    finder = Neighbourhoods(data.edge_index, data.num_nodes)
+    scores = torch.zeros(probes.near.shape)
+    for row, center in enumerate(probes.nodes):
+        part = finder.around(center[None], probes.num_hops + 1)
+        algorithm = connect(probes.model, PGMExplainer(num_samples=100), node_mask_type='attributes')
+        target = probes.target[row].expand(part.node.numel())
+        with torch.no_grad():
+            found = algorithm(probes.model, data.x[part.node], part.edge_index, target=target, index=int(part.root))
+        scores[row, part.node] = 1.0 - found.pgm_stats
+    return Scores(scores)
+
+
+EXPLAINERS = {
+    'FastDnX': distilled(FastDnX),
+    'DnX': distilled(DnX),
+    'DnX, published': adam,
+    'GNNExplainer': gnn_explainer('edge'),
+    'GNNExplainer, node mask': gnn_explainer('node'),
+    'PGExplainer': pg_explainer,
+    'PGMExplainer': pgm_explainer,
+    'IG, logit': gradients(logit, 50),
+    'IG, probability': gradients(probability, 50),
+    'IG, margin': gradients(margin, 50),
+    'Saliency': gradients(logit, None),
+    'random': random,
+    'Ã': adjacency(1),
+    'Ã^L': adjacency(None),
+}
+EDGE_EXPLAINERS = {
+    'FastDnX, geometric': distilled_edges(FastDnX, edge_score='geometric'),
+    'FastDnX, flow': distilled_edges(FastDnX, edge_score='flow'),
+    'DnX, geometric': distilled_edges(DnX, edge_score='geometric'),
+    'DnX, flow': distilled_edges(DnX, edge_score='flow'),
+}
+SLOW = ('DnX, published', 'GNNExplainer', 'GNNExplainer, node mask', 'PGExplainer', 'PGMExplainer')

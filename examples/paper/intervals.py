@@ -1,0 +1,117 @@
+r"""Tables of faithfulness, with intervals from resampling nodes, paired where explainers are compared."""
+
+import numpy as np
+from metrics import characterization
+from options import CHOSEN_ON, EDGE_OPTIONS, MASK_OPTIONS, NODE_OPTIONS
+from summary import GRAPHS
+
+SHARES = ('0.05', '0.1', '0.3', '0.5', '0.7')
+REPEATS = 1000
+
+
+class Faithfulness:
+    r"""Records of one explainer on one graph, by job, and means over its teachers, resampled by nodes."""
+
+    def __init__(self, records, size=None, shares=SHARES):
+        self.jobs = list(records)
+        self.groups = [
+            {key: np.array([record[share][key] for share in shares])[:, :size] for key in record[shares[0]]}
+            for record in records.values()
+        ]
+
+    def draws(self, key):
+        r"""Means over nodes for each teacher and share, [T, S, 1 + REPEATS]; the first is that of the sample itself.
+
+        Teachers from one seed were asked about the same nodes, so that these are drawn for all of them at once.
+        """
+        found = []
+        for job, group in zip(self.jobs, self.groups, strict=True):
+            size = group[key].shape[1]
+            generator = np.random.default_rng([job.seed, *job.graph.encode()])
+            places = np.concatenate([np.arange(size)[None], generator.integers(size, size=(REPEATS, size))])
+            found.append(group[key][:, places].mean(axis=2))
+        return np.stack(found)
+
+    def of(self, key):
+        r"""The mean over teachers and shares, [1 + REPEATS]."""
+        if key == 'characterization':
+            values = characterization(self.draws('fidelity_plus'), self.draws('fidelity_minus'))
+        else:
+            values = self.draws(key)
+        return values.mean(axis=(0, 1))
+
+
+def with_interval(draws):
+    low, high = np.quantile(draws[1:], [0.025, 0.975])
+    return {'value': float(draws[0]), 'low': float(low), 'high': float(high)}
+
+
+def matched(store, part, graph, one, other, shares=SHARES):
+    r"""Two explainers on the same teachers and nodes of a graph, or `None`."""
+    pairs = [store.select(part, graph=graph, explainer=name) for name in (one, other)]
+    teachers = {job[2:4] for job in pairs[0]} & {job[2:4] for job in pairs[1]}
+    if not teachers:
+        return None
+    found = [{job: record for job, record in pair.items() if job[2:4] in teachers} for pair in pairs]
+    size = min(len(record[shares[0]]['fidelity_plus']) for side in found for record in side.values())
+    return [Faithfulness(dict(sorted(side.items())), size, shares) for side in found]
+
+
+def faithfulness_tables(store, explainers):
+    r"""Over all graphs and by graph: each explainer, and the paired difference of FastDnX from it."""
+    keys = ('characterization', 'fidelity_plus', 'fidelity_minus', 'unfaithfulness', 'total_variation')
+    overall, by_graph, differences = [], [], []
+    for name in explainers:
+        graphs = [g for g in GRAPHS if store.select('faithfulness', graph=g, explainer=name)]
+        if not graphs:
+            continue
+        every = {g: Faithfulness(store.select('faithfulness', graph=g, explainer=name)) for g in graphs}
+        overall.append([name, *(with_interval(np.mean([every[g].of(key) for g in graphs], axis=0)) for key in keys)])
+        by_graph.append([name, *(with_interval(every[g].of(keys[0])) if g in every else None for g in GRAPHS)])
+        if name != 'FastDnX':
+            pairs = {g: matched(store, 'faithfulness', g, 'FastDnX', name) for g in graphs}
+            gaps = {g: pair[0].of(keys[0]) - pair[1].of(keys[0]) for g, pair in pairs.items() if pair}
+            if not gaps:
+                continue
+            mean = with_interval(np.mean(list(gaps.values()), axis=0))
+            differences.append([name, mean, *(with_interval(gaps[g]) if g in gaps else None for g in GRAPHS)])
+    return {
+        'faithfulness': {'columns': ['explainer', *keys], 'rows': overall},
+        'faithfulness by graph': {'columns': ['explainer', *GRAPHS], 'rows': by_graph},
+        'faithfulness, differences': {'columns': ['explainer', 'all', *GRAPHS], 'rows': differences},
+    }
+
+
+def curves(store, explainers):
+    r"""Fidelity+ and fidelity- against the share that a mask keeps, over all graphs."""
+    found = {}
+    for name in explainers:
+        every = [Faithfulness(r) for g in GRAPHS if (r := store.select('faithfulness', graph=g, explainer=name))]
+        if every:
+            found[name] = {
+                key: np.mean([one.draws(key)[:, :, 0].mean(axis=0) for one in every], axis=0).tolist()
+                for key in ('fidelity_plus', 'fidelity_minus', 'total_variation')
+            }
+    return found
+
+
+def options_table(store):
+    r"""The paired difference of each option from the default, on the graphs that chose it and on the others."""
+    defaults = {**dict.fromkeys(NODE_OPTIONS, 'default'), **dict.fromkeys(MASK_OPTIONS, "mask='rank'")}
+    defaults |= dict.fromkeys(EDGE_OPTIONS, "edge_score='flow'")
+    rows = []
+    for name, default in defaults.items():
+        shares = ('soft',) if name in MASK_OPTIONS else SHARES
+        cells = []
+        for graphs in (CHOSEN_ON, [graph for graph in GRAPHS if graph not in CHOSEN_ON]):
+            pairs = [pair for graph in graphs if (pair := matched(store, 'options', graph, name, default, shares))]
+            if not pairs:
+                cells += [None, None]
+                continue
+            values = [
+                np.mean([side.of('characterization') for side in sides], axis=0) for sides in zip(*pairs, strict=True)
+            ]
+            cells += [with_interval(values[0]), with_interval(values[0] - values[1]) if name != default else None]
+        rows.append([name, *cells])
+    columns = ['option', 'chosen on', 'difference from the default', 'confirmed on', 'difference from the default']
+    return {'columns': columns, 'rows': rows}

@@ -1,0 +1,138 @@
+r"""Writes what `run.py` measured as tables and pictures: docs/results.json, docs/results.md and docs/images.
+
+python examples/paper/page.py --out results --data FOLDER
+"""
+
+import argparse
+import json
+import os.path as osp
+import platform
+import time
+
+import intervals
+import paper
+import pictures
+import summary
+import torch
+import torch_geometric
+from explainers import EDGE_EXPLAINERS, EXPLAINERS
+from sanity import CHECKED
+from store import Store
+
+import pyg_dnx
+
+DOCS = osp.join(osp.dirname(__file__), '..', '..', 'docs')
+HERE = osp.dirname(__file__)
+
+
+def tables(store):
+    r"""All tables, by name; each has columns and rows of labels and cells."""
+    motif, bitcoin = summary.MOTIF_GRAPHS, summary.BITCOIN_GRAPHS
+    both = (*motif, *bitcoin)
+    tops = [(graph, f'top {size}') for graph in bitcoin for size in (3, 4, 5)]
+    labels = [f'{graph}, {top}' for graph, top in tops]
+
+    def precision(kind, hops, published):
+        keys = [(graph, f'{kind}, {hops}-hop, {top}') for graph, top in tops]
+        found = summary.by_explainer(store, 'truth', keys, published, EXPLAINERS, labels)
+        ceilings = [
+            summary.cell(summary.over_seeds(store, 'truth', f'{key}, ceiling', graph=graph, explainer='FastDnX'))
+            for graph, key in keys
+        ]
+        found['rows'].append(['', 'ceiling', *ceilings])
+        return found
+
+    nodes = summary.by_explainer(store, 'truth', [(g, 'accuracy') for g in motif], paper.NODES, EXPLAINERS, motif)
+    ceilings = [
+        summary.cell(summary.over_seeds(store, 'truth', 'ceiling', graph=g, explainer='FastDnX')) for g in motif
+    ]
+    nodes['rows'].append(['', 'ceiling', *ceilings])
+    edges = summary.by_explainer(store, 'truth', [(g, 'auc') for g in motif], paper.EDGES, EXPLAINERS, motif)
+    scored = summary.by_explainer(store, 'edges', [(g, 'auc') for g in motif], {}, EDGE_EXPLAINERS, motif)
+    return {
+        'teachers': summary.by_model(store, 'teachers', 'accuracy', paper.TEACHERS, both, ''),
+        'distillation': summary.by_model(store, 'distillation', 'agreement', paper.DISTILLATION, both, 'ours'),
+        'distillation, time': summary.distillation_time(store, both),
+        'nodes': nodes,
+        'nodes, others': summary.by_explainer(
+            store, 'truth', [(g, 'accuracy_others') for g in motif], {}, EXPLAINERS, motif
+        ),
+        'epochs': summary.epochs_table(store),
+        'bitcoin, 1-hop': precision('published', 1, paper.BITCOIN_FIRST_HOP),
+        'bitcoin, 3-hop': precision('published', 3, paper.BITCOIN_NODES),
+        'bitcoin, corrected': precision('corrected', 3, {}),
+        'edges': {'columns': edges['columns'], 'rows': edges['rows'] + scored['rows']},
+        'bitcoin, edges': summary.by_explainer(
+            store, 'truth', [(g, 'published, auc') for g in bitcoin], paper.BITCOIN_EDGES, EXPLAINERS, bitcoin
+        ),
+        **summary.fidelity_tables(store, EXPLAINERS),
+        **intervals.faithfulness_tables(store, EXPLAINERS),
+        'ridge': summary.ridge_table(store),
+        'options': intervals.options_table(store),
+        'sanity': summary.sanity_table(store, CHECKED),
+        'planted': summary.planted_table(store),
+        'times': summary.times_table(store),
+    }
+
+
+def text(value):
+    r"""A cell as it is printed: value, ± spread or [interval], (the paper's); bold if not below the paper's."""
+    if value is None:
+        return '–'
+    if not isinstance(value, dict):
+        return str(value)
+    digits = value.get('digits', 3 if 'low' in value or abs(value['value']) < 1 else 1)
+    found = f'{value["value"]:.{digits}f}'
+    if 'spread' in value:
+        found += f' ±{value["spread"]:.{digits}f}'
+    if 'low' in value:
+        found += f' [{value["low"]:.{digits}f}, {value["high"]:.{digits}f}]'
+    if value.get('paper') is not None:
+        found = f'**{found}**' if value.get('met') else found
+        found += f' ({value["paper"]:g})'
+    return found
+
+
+def markdown(table):
+    lines = [table['columns'], ['---'] * len(table['columns']), *([text(c) for c in row] for row in table['rows'])]
+    return '\n'.join('| ' + ' | '.join(summary.TITLES.get(word, word) for word in line) + ' |' for line in lines)
+
+
+def made(store):
+    r"""On what, with what, from which seeds and when."""
+    packages = {'torch': torch, 'torch_geometric': torch_geometric, 'pyg_dnx': pyg_dnx}
+    return {
+        'machine': f'{platform.machine()}, {torch.get_num_threads()} threads, no GPU',
+        'versions': ', '.join(f'{name} {module.__version__}' for name, module in packages.items()),
+        'seeds': ', '.join(map(str, sorted({job.seed for job in store.records}))),
+        'date': time.strftime('%Y-%m-%d'),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--out', default='results', help='the folder that run.py wrote')
+    parser.add_argument('--data', default='data')
+    parser.add_argument('--docs', default=DOCS)
+    args = parser.parse_args()
+    store = Store(args.out)
+    found = {'made': made(store), 'tables': tables(store), 'curves': intervals.curves(store, EXPLAINERS)}
+    found['bars'] = summary.bars(found['tables'])
+    with open(osp.join(args.docs, 'results.json'), 'w') as file:
+        json.dump(found, file, indent=1, ensure_ascii=False)
+    with open(osp.join(HERE, 'results.md.in')) as file:
+        page = file.read()
+    for name, table in found['tables'].items():
+        page = page.replace(f'{{{name}}}', markdown(table))
+    for name, value in {**found['made'], **found['bars']}.items():
+        page = page.replace(f'{{{name}}}', str(value))
+    with open(osp.join(args.docs, 'results.md'), 'w') as file:
+        file.write(page)
+    images = osp.join(args.docs, 'images')
+    pictures.draw_curves(found['curves'], osp.join(images, 'fidelity.png'))
+    pictures.draw_times(found['tables']['times'], osp.join(images, 'times.png'))
+    pictures.draw_degrees(args.data, osp.join(images, 'degrees.png'))
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,94 @@
+r"""What a model answers for many nodes at once: on copies of their neighbourhoods, masked, cut or followed back.
+
+A neighbourhood is one hop larger than the model looks, so that the degrees that matter are the graph's own.
+"""
+
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from pyg_dnx.subgraphs import Neighbourhoods
+from pyg_dnx.teacher import receptive_field
+
+MAX_ENTRIES = 2**24  # features of the copies at a time
+
+
+class Probes:
+    r"""A model at some nodes of a graph.
+
+    Attributes:
+        near: Which nodes the model sees from each of them, [B, N].
+        probs: Its class probabilities there, [B, C].
+    """
+
+    def __init__(self, model, data, nodes):
+        self.model, self.data, self.nodes = model, data, nodes
+        self.num_hops = receptive_field(model)
+        self.finder = Neighbourhoods(data.edge_index, data.num_nodes)
+        inner = self.finder.around(nodes, self.num_hops)
+        self.near = torch.zeros(nodes.numel(), data.num_nodes, dtype=torch.bool)
+        self.near[inner.owner, inner.node] = True
+        with torch.no_grad():
+            self.probs = model(data.x, data.edge_index)[nodes].softmax(dim=1)
+        self.target = self.probs.argmax(dim=1)
+
+    @cached_property
+    def parts(self):
+        r"""The rows of some of the nodes at a time, and copies of their neighbourhoods."""
+        cost = self.finder.sizes(self.num_hops + 1)[self.nodes] * (self.data.num_features + 64)
+        pieces = (cost.cumsum(0) / MAX_ENTRIES).long().unique_consecutive(return_counts=True)[1].tolist()
+        rows = torch.arange(self.nodes.numel()).split(pieces)
+        return [(piece, self.finder.around(self.nodes[piece], self.num_hops + 1)) for piece in rows]
+
+    @torch.no_grad()
+    def masked(self, keep):
+        r"""The probabilities if features are multiplied by `keep` [B, N]: [B, C]."""
+        answers = []
+        for rows, part in self.parts:
+            x = self.data.x[part.node] * keep[rows][part.owner, part.node, None]
+            answers.append(self.model(x, part.edge_index)[part.root].softmax(dim=1))
+        return torch.cat(answers)
+
+    @torch.no_grad()
+    def cut(self, keep):
+        r"""The probabilities on the subgraph that `keep` [B, N], boolean, and the node itself induce: [B, C]."""
+        keep = keep.clone()
+        keep[torch.arange(self.nodes.numel()), self.nodes] = True
+        answers = []
+        for rows, part in self.parts:
+            inside = keep[rows][part.owner, part.node]
+            edge_index = part.edge_index[:, inside[part.edge_index].all(dim=0)]
+            answers.append(self.model(self.data.x[part.node], edge_index)[part.root].softmax(dim=1))
+        return torch.cat(answers)
+
+    def gradients(self, of, steps=None):
+        r"""Saliency for no `steps`, else Integrated Gradients from zero features, summed over features: [B, N].
+
+        `of` turns outputs [B, C] and target classes [B] into what is explained [B]. The steps are those of captum.
+        """
+        scores = torch.zeros(self.near.shape)
+        points, weights = np.polynomial.legendre.leggauss(steps) if steps else (np.ones(1), np.full(1, 2.0))
+        for rows, part in self.parts:
+            x, total = self.data.x[part.node], 0.0
+            for point, weight in zip(0.5 * (points + 1.0), 0.5 * weights, strict=True):
+                inputs = (float(point) * x).requires_grad_()
+                outputs = of(self.model(inputs, part.edge_index)[part.root], self.target[rows])
+                total = total + float(weight) * torch.autograd.grad(outputs.sum(), inputs)[0]
+            score = (total * x if steps else total.abs()).sum(dim=1)
+            scores[rows[part.owner], part.node] = score
+        return scores
+
+
+def logit(outputs, target):
+    return outputs.gather(1, target[:, None])[:, 0]
+
+
+def probability(outputs, target):
+    return logit(outputs.softmax(dim=1), target)
+
+
+def margin(outputs, target):
+    r"""Over the runner-up."""
+    others = outputs.scatter(1, target[:, None], -torch.inf)
+    return logit(outputs, target) - others.max(dim=1).values

@@ -1,0 +1,141 @@
+r"""Measures explainers on the paper's graphs: against its ground truth, and against the model itself.
+
+Results go to `--out`, one line of JSON each; an interrupted run goes on where it stopped. Then `page.py` makes the
+tables and pictures of docs/results.md.
+
+    python examples/paper/run.py --data FOLDER --quick
+    python examples/paper/run.py --data FOLDER --parts truth --graphs ba_house --models GCN
+"""
+
+import argparse
+import os.path as osp
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import product
+from typing import NamedTuple
+
+import measures
+from distillation import measure_distillation, measure_epochs
+from explainers import EDGE_EXPLAINERS, EXPLAINERS
+from options import OPTIONS, RIDGES, measure_option, measure_ridge
+from sanity import CHECKED, measure_planted, measure_sanity
+from store import Job, Store
+from teachers import CITATION, EPOCHS, accuracy, teacher
+from times import TIMED, measure_time
+from tqdm import tqdm
+
+from pyg_dnx.datasets import BITCOIN_GRAPHS, MOTIF_GRAPHS, load
+
+REAL = (*BITCOIN_GRAPHS, 'Cora', 'CiteSeer')
+PAPER_MODELS = ('GCN', 'ARMA', 'GATED', 'GIN')
+MODELS = ('GCN', 'GAT', 'GIN')  # for faithfulness
+SLOW = {  # how many nodes are explained, with how many teachers of a kind
+    'DnX, published': (50, 3),
+    'GNNExplainer': (30, 2),
+    'GNNExplainer, node mask': (30, 2),
+    'PGExplainer': (30, 1),
+    'PGMExplainer': (20, 1),
+    'IG, logit': (60, 3),
+    'IG, probability': (60, 3),
+    'IG, margin': (60, 3),
+    'Saliency': (100, 3),
+}
+NODES = {'faithfulness': 60, 'options': 40, 'sanity': 30}  # at most; else all that have a ground truth
+JUDGED = tuple(name for name in EXPLAINERS if name not in ('GNNExplainer, node mask', 'IG, probability', 'IG, margin'))
+
+
+class Part(NamedTuple):
+    models: tuple
+    explainers: tuple  # or options
+    measure: Callable  # of the model, the data, the job and the number of nodes
+
+
+def measure_teacher(model, data, job, size):
+    return {'accuracy': accuracy(model, data, data.test_mask)}
+
+
+PARTS = {
+    'teachers': Part((*PAPER_MODELS, 'GAT'), ('',), measure_teacher),
+    'distillation': Part(PAPER_MODELS, ('ours', 'recipe'), measure_distillation),
+    'truth': Part(PAPER_MODELS, JUDGED, measures.measure_truth),
+    'edges': Part(PAPER_MODELS, tuple(EDGE_EXPLAINERS), measures.measure_edges),
+    'epochs': Part(PAPER_MODELS, ('DnX, published',), measure_epochs),
+    'faithfulness': Part(MODELS, tuple(EXPLAINERS), measures.measure_faithfulness),
+    'options': Part(MODELS, tuple(OPTIONS), measure_option),
+    'ridge': Part(MODELS, tuple(f'{ridge:g}' for ridge in RIDGES), measure_ridge),
+    'sanity': Part(MODELS, CHECKED, measure_sanity),
+    'planted': Part(('SGC',), ('FastDnX',), measure_planted),
+    'times': Part(('GCN',), TIMED, measure_time),
+}
+
+
+def jobs(args):
+    r"""All that the command line asks for, where there is such a model and such a ground truth."""
+    for part in args.parts:
+        models, explainers, _ = PARTS[part]
+        for job in (Job(part, *cell) for cell in product(args.graphs, models, args.seeds, explainers)):
+            wanted = job.model in (args.models or models) and job.explainer in (args.explainers or explainers)
+            if wanted and applies(job):
+                yield job
+
+
+def applies(job):
+    if job.graph in CITATION and job.model in ('ARMA', 'GATED'):
+        return False
+    if job.part == 'truth' and job.graph in CITATION:
+        return False
+    if job.part in ('edges', 'epochs') and job.graph not in MOTIF_GRAPHS:
+        return False
+    if job.part == 'times' or job.explainer == 'recipe':
+        return job.seed == 0
+    return job.explainer not in SLOW or job.seed < SLOW[job.explainer][1]
+
+
+@lru_cache(maxsize=2)
+def graph_of(name, folder):
+    return load(name, folder)
+
+
+@lru_cache(maxsize=2)
+def model_of(graph, model, seed, data, out, quick):
+    epochs = 200 if quick else EPOCHS.get(graph, 1000)
+    return teacher(model, graph, graph_of(graph, data), seed, epochs, osp.join(out, 'teachers'))
+
+
+def size_of(job, quick):
+    r"""How many nodes are explained."""
+    sizes = [NODES.get(job.part, 1000)]
+    if job.graph in BITCOIN_GRAPHS:  # where each sees most of the graph
+        sizes.append(500 if job.part == 'truth' and job.explainer not in SLOW else 30)
+    if job.explainer in SLOW:
+        sizes.append(SLOW[job.explainer][0])
+    return min(*sizes, 10) if quick else min(sizes)
+
+
+def measure(job, args):
+    where = args.data, args.out, args.quick
+    model = None if job.part == 'planted' else model_of(job.graph, job.model, job.seed, *where)
+    more = [model_of(job.graph, job.model, job.seed + 1, *where)] if job.part == 'sanity' else []
+    return PARTS[job.part].measure(model, graph_of(job.graph, args.data), job, size_of(job, args.quick), *more)
+
+
+if __name__ == '__main__':
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--data', default='data', help="may have folders 'dnx', with published files, and 'planetoid'")
+    parser.add_argument('--out', default='results')
+    parser.add_argument('--parts', nargs='+', default=list(PARTS), choices=list(PARTS))
+    parser.add_argument('--graphs', nargs='+', default=[*MOTIF_GRAPHS, *REAL])
+    parser.add_argument('--models', nargs='+')
+    parser.add_argument('--explainers', nargs='+')
+    parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2])
+    parser.add_argument('--quick', action='store_true', help='ten nodes, one seed, teachers of 200 epochs')
+    args = parser.parse_args()
+    if args.quick:  # which must not pass for the real thing
+        args.seeds, args.out = args.seeds[:1], osp.join(args.out, 'quick')
+    warnings.simplefilter('ignore')
+    store = Store(args.out)
+    todo = [job for job in jobs(args) if job not in store.records]
+    for job in (bar := tqdm(todo)):
+        bar.set_postfix_str(' '.join(map(str, job)))
+        store.add(job, measure(job, args))

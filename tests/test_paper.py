@@ -1,0 +1,302 @@
+r"""The evaluation in examples/paper, against slow definitions that can be checked by eye."""
+
+import math
+import sys
+from itertools import pairwise, permutations, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.explain import CaptumExplainer, DummyExplainer, Explainer, metric
+from torch_geometric.nn import GCN, GIN
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import k_hop_subgraph, to_dense_adj
+
+from pyg_dnx.datasets import MotifDataset, node_truth
+
+sys.path.insert(0, str(Path(__file__).parents[1] / 'examples' / 'paper'))
+import explainers
+import intervals
+import measures
+import metrics
+import probes
+import store
+import teachers
+
+INF, CLOSE, NODES = math.inf, dict(atol=1e-5, rtol=1e-4), torch.tensor([4, 12, 0, 9, 5, 7, 2])
+TIED = torch.tensor([[1, 2, 2, 2, 0, -INF], [1, 1, 1, 1, 1, 1], [-INF, 3, -INF, 3, -INF, -INF], [5, 1, 4, 2, 3, 0]])
+TRUTH = torch.tensor([[1, 1, 0, 0, 1, 1], [1, 0, 0, 1, 0, 0], [0, 1, 0, 0, 1, 0], [0, 1, 1, 0, 0, 0]]).bool()
+
+
+def graph(directed=False):
+    r"""A ring of 12 nodes with a chord, a self-loop and, if directed, an edge twice, and two nodes on their own."""
+    edge_index = torch.tensor([[*range(12), 0, 3, 5], [*range(1, 12), 0, 3, 4, 5]])
+    edge_index = edge_index if directed else torch.cat([edge_index, edge_index.flip(0)], dim=1).unique(dim=1)
+    x, every = torch.randn(14, 3, generator=torch.Generator().manual_seed(0)), torch.ones(14, dtype=torch.bool)
+    return Data(x=x, edge_index=edge_index, y=(x[:, :2] > 0).sum(dim=1), train_mask=every, val_mask=every)
+
+
+@pytest.fixture(params=['GCN', 'GIN, directed', 'GIN, in pieces', 'GCN, directed, in pieces'])
+def case(request, monkeypatch):
+    r"""A smooth model of two layers, its graph and its probes."""
+    torch.manual_seed(1)
+    data, family = graph('directed' in request.param), GCN if 'GCN' in request.param else GIN
+    model = family(3, 8, 2, 3, act='tanh').eval().requires_grad_(False)
+    monkeypatch.setattr(probes, 'MAX_ENTRIES', 1000 if 'pieces' in request.param else 2**24)
+    found = probes.Probes(model, data, NODES)
+    assert (len(found.parts) > 1) == ('pieces' in request.param)
+    return model, data, found
+
+
+def reached(data, node, num_hops):
+    nodes = k_hop_subgraph(int(node), num_hops, data.edge_index, num_nodes=data.num_nodes)[0]
+    return torch.isin(torch.arange(data.num_nodes), nodes)
+
+
+def on_subgraph(model, data, keep, node):
+    r"""What a model answers for a node without the edges that lead to, or come from, others than those kept."""
+    pairs = [(s, t) for s, t in data.edge_index.T.tolist() if (keep[s] or s == node) and (keep[t] or t == node)]
+    return model(data.x, torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T)[node].softmax(dim=0)
+
+
+def test_ties_are_shared_evenly():
+    for size, (row, (scores, truth)) in product((1, 2, 3, 4, 6, 8), enumerate(zip(TIED, TRUTH, strict=True))):
+        orders = [o for o in permutations(range(6)) if all(scores[i] >= scores[j] for i, j in pairwise(o))]
+        hits = [sum(bool(truth[i]) for i in order[:size] if scores[i] > -INF) for order in orders]
+        assert float(metrics.top_precision(TIED, TRUTH, size)[row]) == pytest.approx(np.mean(hits) / size)
+        pairs = [(a > b) + 0.5 * (a == b) for a, b in product(scores[truth].tolist(), scores[~truth].tolist())]
+        assert metrics.auc(scores, truth) == pytest.approx(np.mean(pairs))
+    assert all(math.isnan(metrics.auc(scores, torch.full((6,), same))) for same in (True, False))
+
+
+def test_highest():
+    for size, seed in product((1, 3, 6, torch.tensor([4, 2, 3, 1])), range(20)):
+        sizes = torch.as_tensor(size).expand(4)
+        for scores, chosen, wanted in zip(TIED, metrics.highest(TIED, size, seed), sizes, strict=True):
+            assert int(chosen.sum()) == min(int(wanted), int((scores > -INF).sum()))
+            assert not bool(chosen[scores == -INF].any())
+            assert chosen.all() or scores[chosen].min() >= scores[~chosen].max()
+    draws = torch.stack([metrics.highest(torch.zeros(50, 4), 1, seed).float() for seed in range(40)])
+    assert (draws.mean(dim=(0, 1)) - 0.25).abs().max() < 0.05  # ties go by lot, whatever the place,
+    assert draws.mean(dim=1).min() > 0  # in each row anew
+    assert draws.std(dim=0).min() > 0  # and for each seed
+    assert [metrics.size_of(share, TIED).tolist() for share in (0.05, 0.6)] == [[1, 1, 1, 1], [3, 4, 1, 4]]
+
+
+def test_ranks():
+    assert metrics.mean_rank(torch.tensor([0.0, 3, -1, 3, 0, 3])).tolist() == [2.5, 5, 1, 5, 2.5, 5]
+    other = torch.tensor([[2.0, 2, 1, 5, -INF, 4], [9] * 6, [4, 4, *4 * [-INF]], [1, 2, 3, 4, 5, 9]])
+    ranks = ([1, 3, 3, 3], [2.5, 2.5, 1, 4]), ([6, 2, 5, 3, 4, 1], [1, 2, 3, 4, 5, 6])  # the other rows have none
+    assert metrics.rank_correlation(TIED, other) == pytest.approx(np.mean([np.corrcoef(*row)[0, 1] for row in ranks]))
+
+
+def test_probes_answer_as_the_model_on_the_whole_graph(case):
+    model, data, found = case
+    assert found.near.equal(torch.stack([reached(data, node, 2) for node in NODES]))
+    torch.testing.assert_close(found.probs, model(data.x, data.edge_index).softmax(dim=1)[NODES], **CLOSE)
+    keep = torch.rand(7, 14, generator=torch.Generator().manual_seed(2))
+    masked, cut = found.masked(keep), found.cut(keep < 0.6)
+    for row, node in enumerate(NODES):
+        expected = model(data.x * keep[row, :, None], data.edge_index)[node].softmax(dim=0)
+        torch.testing.assert_close(masked[row], expected, **CLOSE)
+        torch.testing.assert_close(cut[row], on_subgraph(model, data, keep[row] < 0.6, node), **CLOSE)
+
+
+def test_gradients(case):
+    model, data, found = case
+    for row, node in enumerate(NODES):
+        x = data.x.clone().requires_grad_()
+        model(x, data.edge_index)[node, found.target[row]].backward()
+        torch.testing.assert_close(found.gradients(probes.logit)[row], x.grad.abs().sum(dim=1), **CLOSE)
+    ends = [model(x, data.edge_index)[NODES] for x in (data.x, 0 * data.x)]
+    for of, slow, atol in (
+        (probes.logit, lambda out, t: out[t], 1e-3),
+        (probes.probability, lambda out, t: out[t].exp() / out.exp().sum(), 1e-3),
+        (probes.margin, lambda out, t: out[t] - max(out[c] for c in range(3) if c != t), 1e-2),  # has kinks
+    ):
+        values = [torch.stack(list(map(slow, end, found.target))) for end in ends]
+        torch.testing.assert_close(found.gradients(of, 50).sum(dim=1), values[0] - values[1], atol=atol, rtol=0.0)
+
+
+def test_integrated_gradients_are_those_of_captum(case):
+    pytest.importorskip('captum')
+    model, data, found = case
+    explainer = Explainer(model, CaptumExplainer('IntegratedGradients'), 'model', explainers.CONFIG, 'attributes')
+    masks = [explainer(data.x, data.edge_index, index=int(node)).node_mask.sum(dim=1) for node in NODES]
+    torch.testing.assert_close(found.gradients(probes.logit, 50), torch.stack(masks), **CLOSE)
+
+
+@pytest.mark.parametrize('left', [1, 10, -5, -3, -2, -1])
+def test_a_line_cut_short_is_all_that_is_lost(tmp_path, left):
+    records = {store.Job('truth', 'Cora', 'GCN', n, 'Ã'): {'auc': n / 3, '1': {'a': [n]}, 'b': {}} for n in range(4)}
+    for job in list(records)[:2]:
+        store.Store(tmp_path).add(job, records[job])
+    path = tmp_path / 'records.jsonl'
+    first, second = path.read_text().splitlines(keepends=True)
+    path.write_text(first + second[:left])
+    resumed = store.Store(tmp_path)
+    assert next(iter(records)) in resumed.records
+    for job in records.keys() - resumed.records.keys():
+        resumed.add(job, records[job])
+    found = store.Store(tmp_path)
+    assert found.records == resumed.records == records
+    assert found.select('truth', graph='Cora', seed=3) == dict([*records.items()][3:])
+    assert found.select('edges') == found.select('truth', model='GIN') == {}
+
+
+def test_scores_of_edges_and_nodes():
+    edge_index = torch.tensor([[0, 1, 2, 2, 1], [1, 0, 2, 1, 3]])  # with a self-loop; node 4 has no edge
+    edge, node = torch.tensor([[1.0, 2, 3, 4, 5], [0, -1, 7, 2, -torch.inf]]), torch.arange(10.0).reshape(2, 5)
+    for row, v in product(range(2), range(5)):
+        at = [float(edge[row, e]) for e in range(5) for end in edge_index[:, e] if end == v and edge[row, e].isfinite()]
+        assert float(explainers.to_nodes(edge, edge_index, 5)[row, v]) == pytest.approx(sum(at) / max(len(at), 1))
+    slow = [[float(row[source] + row[target]) for source, target in edge_index.T] for row in node]
+    assert explainers.to_edges(node, edge_index).tolist() == slow
+
+
+def test_rows_of_powers(case):
+    _, data, found = case
+    edge_index, weight = gcn_norm(data.edge_index, None, 14, dtype=torch.float64)
+    dense = to_dense_adj(edge_index, edge_attr=weight, max_num_nodes=14)[0].T
+    for name, expected in (('Ã', dense), ('Ã^L', dense @ dense)):
+        torch.testing.assert_close(explainers.EXPLAINERS[name](found, data, 0).node, expected[NODES])
+
+
+@pytest.mark.parametrize('name', [n for n in explainers.EXPLAINERS if n not in ('PGExplainer', 'PGMExplainer')])
+def test_explainers_fill_tables(name):
+    torch.manual_seed(0)
+    data, slow = graph(), name.startswith('GNNExplainer')
+    model = teachers.build('GCN', 'tree_cycles', data).eval()
+    found = probes.Probes(model, data, NODES[1:3] if slow else NODES)
+    scores = explainers.EXPLAINERS[name](found, data, 0)
+    near = found.near if scores.edge is None else found.near[:, data.edge_index].all(dim=1)
+    (table,) = (table for table in scores if table is not None)
+    assert table.shape == near.shape
+    assert bool(table.isfinite().all() and table[-1][near[-1]].any())
+    assert name == 'random' or not bool(table[~near].any())
+    if not slow:
+        row = explainers.EXPLAINERS[name](probes.Probes(model, data, NODES[:1]), data, 0).node[0]
+        torch.testing.assert_close(row, table[0], **CLOSE)  # whatever else is explained
+
+
+def test_node_by_node_puts_scores_in_their_places(case):
+    _, data, found = case
+    data.x[:, 0] = torch.arange(14)
+
+    def explain(x, edges, root):
+        return dict(node_mask=x[:, :2] + x[root, 0], edge_mask=x[edges[0], 0] + 20 * x[edges[1], 0] + x[root, 0])
+
+    for center, node, edge in zip(NODES.tolist(), *explainers.node_by_node(explain, found, data), strict=True):
+        seen = reached(data, center, 3)
+        torch.testing.assert_close(node, (data.x[:, :2] + center).sum(dim=1) * seen)
+        assert edge.tolist() == [(s + 20 * t + center) * bool(seen[s] & seen[t]) for s, t in data.edge_index.T.tolist()]
+
+
+@pytest.mark.parametrize('perfect', [True, False])
+def test_truth(perfect, monkeypatch):
+    torch.manual_seed(0)
+    data, job = MotifDataset('tree_cycles')[0], store.Job('truth', 'tree_cycles', 'GCN', 0, 'mine')
+    model, nodes = GCN(data.num_features, 8, 2, 2).eval(), measures.with_truth(data, job, 30)
+    truth, near = node_truth(data, nodes), torch.stack([reached(data, node, 2) for node in nodes])
+    model.convs[1].bias.data -= model(data.x, data.edge_index)[nodes].median(dim=0).values
+    scores = explainers.Scores(truth * float(perfect) + 2.0 * ~near)  # no matter what it says of the rest
+    monkeypatch.setitem(explainers.EXPLAINERS, 'mine', lambda *_: scores)
+    record = measures.measure_truth(model, data, job, 30)
+    shared, seen = (truth & near).sum(dim=1), near.sum(dim=1)
+    expected = {'ceiling': shared / 6, 'accuracy': shared / 6, 'accuracy_others': (shared - 1) / 5}
+    if not perfect:  # six, or five others, of what the model sees, by lot
+        expected['accuracy'] *= seen.clamp(max=6) / seen
+        expected['accuracy_others'] *= (seen - 1).clamp(max=5) / (seen - 1)
+    expected |= dict.fromkeys(('auc', 'auc_mean'), torch.tensor(1.0 if perfect else 0.5))
+    assert {key: record[key] for key in expected} == pytest.approx({k: float(v.mean()) for k, v in expected.items()})
+    chosen = metrics.highest((truth * perfect).float().masked_fill(~near, -INF), 6)
+    kept = [on_subgraph(model, data, *pair).argmax() == data.y[pair[1]] for pair in zip(chosen, nodes, strict=True)]
+    right = (model(data.x, data.edge_index).argmax(dim=1) == data.y)[nodes]
+    assert record['fidelity'] == pytest.approx((int(right.sum()) - sum(map(int, kept))) / 30)
+
+
+def test_faithfulness_is_that_of_pyg(case, monkeypatch):
+    model, data, found = case
+    monkeypatch.setattr(measures, 'SHARES', (0.4, 1.0))
+    scores = torch.rand(7, 14, generator=torch.Generator().manual_seed(5)).masked_fill(~found.near, -INF)
+    record = measures.faithfulness(found, scores, data.y)
+    assert all(record['1'][key] == [0.0] * 7 for key in ('fidelity_minus', 'unfaithfulness', 'total_variation'))
+    explainer = Explainer(model, DummyExplainer(), 'model', explainers.CONFIG, node_mask_type='object')
+    for row, node in enumerate(NODES):
+        explanation = explainer(data.x, data.edge_index, index=node[None])
+        top = scores[row].argsort(descending=True)[: max(1, round(0.4 * int(found.near[row].sum())))]
+        explanation.node_mask = torch.isin(torch.arange(14), top).float()[:, None]
+        here = {name: values[row] for name, values in record['0.4'].items()}
+        assert (here['fidelity_plus'], here['fidelity_minus']) == metric.fidelity(explainer, explanation)
+        assert here['unfaithfulness'] == pytest.approx(metric.unfaithfulness(explainer, explanation), abs=2e-5)
+        answer = on_subgraph(model, data, explanation.node_mask, node).argmax()
+        assert here['right_on_subgraph'] == (answer == data.y[node])
+
+
+def record_of(seed, size, shift=0.0):
+    random, keys = np.random.default_rng(seed), ('fidelity_plus', 'fidelity_minus', 'unfaithfulness', 'total_variation')
+    return {share: {key: (random.random(60)[:size] + shift).tolist() for key in keys} for share in intervals.SHARES}
+
+
+def test_means_and_intervals():
+    plus, minus = torch.tensor([0.1, 0.9, 1.0, 0.0, 0.5, 0.0]), torch.tensor([0.8, 0.9, 0.0, 0.3, 1.0, 1.0])
+    assert metrics.characterization(plus, minus) == pytest.approx(metric.characterization_score(plus, minus).numpy())
+    job = store.Job('faithfulness', 'Cora', 'GCN', 0, 'FastDnX')
+    records = {job._replace(seed=seed): record_of(seed, 40 + seed) for seed in range(3)}
+    groups = [record[share] for record in records.values() for share in intervals.SHARES]
+    found = intervals.Faithfulness(records)
+    assert found.of('unfaithfulness')[0] == pytest.approx(np.mean([np.mean(g['unfaithfulness']) for g in groups]))
+    pairs = [(np.mean(group['fidelity_plus']), 1 - np.mean(group['fidelity_minus'])) for group in groups]
+    assert found.of('characterization')[0] == pytest.approx(np.mean([2 * a * b / (a + b) for a, b in pairs]))
+    assert intervals.with_interval(np.array([7.0, *range(1001)])) == {'value': 7.0, 'low': 25.0, 'high': 975.0}
+    record = records[job]
+    one = intervals.Faithfulness({job: record}, shares=('0.3',)).of('unfaithfulness')[1:]
+    assert one.std() == pytest.approx(np.std(record['0.3']['unfaithfulness']) / np.sqrt(40), rel=0.1)
+    twice = intervals.Faithfulness({job: record, job._replace(model='GAT'): record}, shares=('0.3',))
+    assert twice.of('unfaithfulness')[1:] == pytest.approx(one)  # nodes of one seed are the same for all its teachers
+
+
+def test_differences_are_between_the_same_teachers_and_nodes(tmp_path):
+    records, explained = store.Store(tmp_path), {'FastDnX': ('102', 30, 0.0), 'higher': ('012', 30, 0.25)}
+    for name, (seeds, *rest) in {**explained, 'slow': ('421', 12, 0.5), 'other': ('5', 12, 0.0)}.items():
+        for seed in map(int, seeds):
+            records.add(store.Job('faithfulness', 'Cora', 'GCN', seed, name), record_of(seed, *rest))
+    for name, gap in (('FastDnX', 0.0), ('higher', -0.25), ('slow', -0.5)):
+        one, other = intervals.matched(records, 'faithfulness', 'Cora', 'FastDnX', name)
+        interval = intervals.with_interval(one.of('unfaithfulness') - other.of('unfaithfulness'))
+        assert interval == pytest.approx(dict.fromkeys(('value', 'low', 'high'), gap), abs=1e-12 * (gap < 0))
+    plain = [record_of(seed, 12)[share]['unfaithfulness'] for seed in (1, 2) for share in intervals.SHARES]
+    assert one.of('unfaithfulness')[0] == pytest.approx(np.mean(plain))
+    assert intervals.matched(records, 'faithfulness', 'Cora', 'FastDnX', 'other') is None
+    tables = intervals.faithfulness_tables(records, ('FastDnX', 'slow', 'other', 'missing'))
+    assert [row[0] for row in tables['faithfulness']['rows']] == ['FastDnX', 'slow', 'other']
+    gap = intervals.with_interval(one.of('characterization') - other.of('characterization'))
+    assert tables['faithfulness, differences']['rows'][0][:2] == ['slow', gap]
+
+
+def test_a_dead_model_is_started_anew(monkeypatch):
+    started = []
+
+    def train_once(model, data, epochs):
+        started.append(model.convs[0].lin.weight.clone())
+        model.head[2].weight.data *= len(started) == epochs  # the others die
+        model.head[2].bias.data.zero_()
+        return model.eval()
+
+    monkeypatch.setattr(teachers, 'train_once', train_once)
+    model = teachers.train('GCN', 'tree_cycles', graph(), seed=0, epochs=3)
+    assert not started[0].equal(started[1])
+    assert [weight.equal(model.convs[0].lin.weight) for weight in started] == [False, False, True]
+
+
+@pytest.mark.parametrize(('kind', 'name'), [('ARMA', 'ba_house'), ('GATED', 'ba_house'), ('GAT', 'Cora')])
+def test_teachers_are_kept_on_disk(kind, name, tmp_path, monkeypatch):
+    data = graph()
+    models = [teachers.teacher(kind, name, data, seed, 2, tmp_path / 'new') for seed in (0, 1)]
+    monkeypatch.setattr(teachers, 'train', None)
+    models.append(teachers.teacher(kind, name, data, 0, 2, tmp_path / 'new'))
+    outputs = [model(data.x, data.edge_index) for model in models]
+    assert outputs[0].equal(outputs[2])
+    assert not outputs[0].equal(outputs[1])
