@@ -156,6 +156,7 @@ def pgm_explainer(probes, data, seed):
 
 EXPLAINERS = {
     'FastDnX': distilled(FastDnX),
+    'FastDnX, target': distilled(FastDnX, score='target'),
     'DnX': distilled(DnX),
     'DnX, published': adam,
     'GNNExplainer': gnn_explainer('edge'),

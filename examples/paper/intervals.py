@@ -7,6 +7,7 @@ from summary import GRAPHS
 
 SHARES = ('0.05', '0.1', '0.3', '0.5', '0.7')
 REPEATS = 1000
+KEYS = ('characterization', 'fidelity_plus', 'fidelity_minus', 'unfaithfulness', 'total_variation')
 
 
 class Faithfulness:
@@ -58,28 +59,33 @@ def matched(store, part, graph, one, other, shares=SHARES):
 
 
 def faithfulness_tables(store, explainers):
-    r"""Over all graphs and by graph: each explainer, and the paired difference of FastDnX from it."""
-    keys = ('characterization', 'fidelity_plus', 'fidelity_minus', 'unfaithfulness', 'total_variation')
-    overall, by_graph, differences = [], [], []
+    r"""Over all graphs and by graph: each explainer, and paired differences from it of both directions of FastDnX."""
+    overall, by_graph = [], []
     for name in explainers:
-        graphs = [g for g in GRAPHS if store.select('faithfulness', graph=g, explainer=name)]
-        if not graphs:
-            continue
-        every = {g: Faithfulness(store.select('faithfulness', graph=g, explainer=name)) for g in graphs}
-        overall.append([name, *(with_interval(np.mean([every[g].of(key) for g in graphs], axis=0)) for key in keys)])
-        by_graph.append([name, *(with_interval(every[g].of(keys[0])) if g in every else None for g in GRAPHS)])
-        if name != 'FastDnX':
-            pairs = {g: matched(store, 'faithfulness', g, 'FastDnX', name) for g in graphs}
-            gaps = {g: pair[0].of(keys[0]) - pair[1].of(keys[0]) for g, pair in pairs.items() if pair}
-            if not gaps:
-                continue
-            mean = with_interval(np.mean(list(gaps.values()), axis=0))
-            differences.append([name, mean, *(with_interval(gaps[g]) if g in gaps else None for g in GRAPHS)])
+        found = {graph: store.select('faithfulness', graph=graph, explainer=name) for graph in GRAPHS}
+        every = {graph: Faithfulness(records) for graph, records in found.items() if records}
+        if every:
+            means = (np.mean([one.of(key) for one in every.values()], axis=0) for key in KEYS)
+            overall.append([name, len(every), *map(with_interval, means)])
+            cells = (with_interval(every[graph].of(KEYS[0])) if graph in every else None for graph in GRAPHS)
+            by_graph.append([name, *cells])
     return {
-        'faithfulness': {'columns': ['explainer', *keys], 'rows': overall},
+        'faithfulness': {'columns': ['explainer', 'graphs', *KEYS], 'rows': overall},
         'faithfulness by graph': {'columns': ['explainer', *GRAPHS], 'rows': by_graph},
-        'faithfulness, differences': {'columns': ['explainer', 'all', *GRAPHS], 'rows': differences},
+        'faithfulness, FastDnX': differences(store, 'FastDnX', explainers),
+        'faithfulness, target': differences(store, 'FastDnX, target', explainers),
     }
+
+
+def differences(store, reference, explainers):
+    rows = []
+    for name in explainers:
+        pairs = {graph: matched(store, 'faithfulness', graph, reference, name) for graph in GRAPHS}
+        gaps = {graph: pair[0].of(KEYS[0]) - pair[1].of(KEYS[0]) for graph, pair in pairs.items() if pair}
+        if gaps and name != reference:
+            mean = with_interval(np.mean(list(gaps.values()), axis=0))
+            rows.append([name, mean, *(with_interval(gaps[graph]) if graph in gaps else None for graph in GRAPHS)])
+    return {'columns': [f'{reference} minus', 'all', *GRAPHS], 'rows': rows}
 
 
 def curves(store, explainers):

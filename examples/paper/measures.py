@@ -1,6 +1,7 @@
 r"""What is measured of one explainer on one model: against the ground truth, and against the model itself."""
 
 import time
+from itertools import product
 
 import torch
 from explainers import EDGE_EXPLAINERS, EXPLAINERS, to_edges, to_nodes
@@ -9,7 +10,6 @@ from probes import Probes
 
 from pyg_dnx import shared_cache
 from pyg_dnx.datasets import MOTIF_GRAPHS, edge_truth, node_truth
-from pyg_dnx.subgraphs import Neighbourhoods
 
 SHARES = (0.05, 0.1, 0.3, 0.5, 0.7)  # of a neighbourhood, that a mask keeps
 SIZES = (3, 4, 5)  # of the explanations of trust networks
@@ -53,39 +53,43 @@ def with_truth(data, job, size):
 
 def measure_truth(model, data, job, size):
     r"""Accuracy, precision and AUC against the ground truth, on at most `size` nodes that have one."""
-    motif = job.graph in MOTIF_GRAPHS
     probes = Probes(model, data, with_truth(data, job, size))
     node, edge, seconds = explain(job.explainer, probes, data, job.seed)
     record = {'nodes': probes.nodes.numel(), 'seconds': seconds}
-    own = torch.zeros_like(probes.near).scatter_(1, probes.nodes[:, None], True)
-    if motif:
-        truth = node_truth(data, probes.nodes)
-        count = int(truth[0].sum())
-        record['accuracy'] = float(top_precision(node, truth, count).mean())
-        others = node.masked_fill(own, -torch.inf)
-        record['accuracy_others'] = float(top_precision(others, truth & ~own, count - 1).mean())
-        record['ceiling'] = float((truth & probes.near).sum(dim=1).double().mean()) / count
-        record |= edge_record(edge, edge_truth(data, probes.nodes))
-        few = Probes(model, data, probes.nodes[:100])
-        label, kept = data.y[few.nodes], few.cut(highest(node[:100], count)).argmax(dim=1)
-        record['fidelity'] = float((few.target == label).double().mean() - (kept == label).double().mean())
-    else:
-        around = Neighbourhoods(data.edge_index, data.num_nodes).around(probes.nodes, 1)
-        first = torch.zeros_like(probes.near)
-        first[around.owner, around.node] = True
-        predicted = model(data.x, data.edge_index).argmax(dim=1)
-        for kind, classes in (('published', None), ('corrected', predicted)):
-            truth = node_truth(data, probes.nodes, classes)
-            for hops, near in ((1, first), (3, probes.near)):
-                scores = node.masked_fill(~near, -torch.inf)
-                for count in SIZES:
-                    key = f'{kind}, {hops}-hop, top {count}'
-                    record[key] = float(top_precision(scores, truth, count).mean())
-                    record[f'{key}, ceiling'] = (
-                        float((truth & near).sum(dim=1).clamp(max=count).double().mean()) / count
-                    )
-            at = edge_record(edge, edge_truth(data, probes.nodes, classes))
-            record |= {f'{kind}, {key}': value for key, value in at.items()}
+    record |= motif_record(probes, node) if job.graph in MOTIF_GRAPHS else trust_record(probes, node)
+    return record | edge_record(edge, edge_truth(data, probes.nodes))
+
+
+def motif_record(probes, node):
+    r"""How much of its motif is among a node's highest scores, with and without itself; and the paper's fidelity-."""
+    model, data, nodes = probes.model, probes.data, probes.nodes
+    own = torch.zeros_like(probes.near).scatter_(1, nodes[:, None], True)
+    truth = node_truth(data, nodes)
+    count = int(truth[0].sum())
+    others = top_precision(node.masked_fill(own, -torch.inf), truth & ~own, count - 1)
+    few = Probes(model, data, nodes[:100])
+    label, kept = data.y[few.nodes], few.cut(highest(node[:100], count)).argmax(dim=1)
+    return {
+        'accuracy': float(top_precision(node, truth, count).mean()),
+        'accuracy_others': float(others.mean()),
+        'ceiling': float((truth & probes.near).sum(dim=1).double().mean()) / count,
+        'fidelity': float((few.target == label).double().mean() - (kept == label).double().mean()),
+    }
+
+
+def trust_record(probes, node):
+    r"""The precision of a user's highest scores, by either ground truth, among neighbours or all within reach."""
+    data, nodes, record = probes.data, probes.nodes, {}
+    around = probes.finder.around(nodes, 1)
+    first = torch.zeros_like(probes.near)
+    first[around.owner, around.node] = True
+    predicted = probes.model(data.x, data.edge_index).argmax(dim=1)
+    for kind, classes in (('published', None), ('corrected', predicted)):
+        truth = node_truth(data, nodes, classes)
+        for (hops, near), count in product(((1, first), (3, probes.near)), SIZES):
+            key, possible = f'{kind}, {hops}-hop, top {count}', (truth & near).sum(dim=1).clamp(max=count)
+            record[key] = float(top_precision(node.masked_fill(~near, -torch.inf), truth, count).mean())
+            record[f'{key}, ceiling'] = float(possible.double().mean()) / count
     return record
 
 

@@ -63,7 +63,7 @@ def tables(store):
         'bitcoin, corrected': precision('corrected', 3, {}),
         'edges': {'columns': edges['columns'], 'rows': edges['rows'] + scored['rows']},
         'bitcoin, edges': summary.by_explainer(
-            store, 'truth', [(g, 'published, auc') for g in bitcoin], paper.BITCOIN_EDGES, EXPLAINERS, bitcoin
+            store, 'truth', [(g, 'auc') for g in bitcoin], paper.BITCOIN_EDGES, EXPLAINERS, bitcoin
         ),
         **summary.fidelity_tables(store, EXPLAINERS),
         **intervals.faithfulness_tables(store, EXPLAINERS),

@@ -107,7 +107,7 @@ def size_of(job, quick):
     r"""How many nodes are explained."""
     sizes = [NODES.get(job.part, 1000)]
     if job.graph in BITCOIN_GRAPHS:  # where each sees most of the graph
-        sizes.append(500 if job.part == 'truth' and job.explainer not in SLOW else 30)
+        sizes.append(200 if job.part == 'truth' and job.explainer not in SLOW else 30)
     if job.explainer in SLOW:
         sizes.append(SLOW[job.explainer][0])
     return min(*sizes, 10) if quick else min(sizes)
