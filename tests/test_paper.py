@@ -1,6 +1,7 @@
 r"""The evaluation in examples/paper, against slow definitions that can be checked by eye."""
 
 import math
+import re
 import sys
 from itertools import pairwise, permutations, product
 from pathlib import Path
@@ -21,8 +22,11 @@ import explainers
 import intervals
 import measures
 import metrics
+import page
 import probes
+import run
 import store
+import summary
 import teachers
 
 INF, CLOSE, NODES = math.inf, dict(atol=1e-5, rtol=1e-4), torch.tensor([4, 12, 0, 9, 5, 7, 2])
@@ -300,3 +304,55 @@ def test_teachers_are_kept_on_disk(kind, name, tmp_path, monkeypatch):
     outputs = [model(data.x, data.edge_index) for model in models]
     assert outputs[0].equal(outputs[2])
     assert not outputs[0].equal(outputs[1])
+
+
+def test_a_run_goes_on_where_it_stopped_and_becomes_a_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, 'load', lambda name, folder: MotifDataset(name)[0])
+    monkeypatch.setattr(run, 'teacher', lambda kind, name, data, *_: teachers.build(kind, name, data).eval())
+    command = ['run.py', '--quick', '--graphs', 'tree_cycles', '--models', 'GCN', 'SGC', '--out', str(tmp_path)]
+    wanted = ['--explainers', '', 'FastDnX', 'Ã^L', 'default', '1e-05', '--parts']
+    parts = ['teachers', 'truth', 'faithfulness', 'options', 'ridge', 'sanity', 'planted', 'times']
+    monkeypatch.setattr(sys, 'argv', [*command, *wanted, *parts])
+    run.main()
+    records = store.Store(tmp_path / 'quick').records
+    assert {job.part for job in records} == set(parts)
+    assert sum(job.part == 'truth' for job in records) == 2
+    monkeypatch.setattr(run, 'measure', None)
+    run.main()  # with nothing left to do
+
+    (tmp_path / 'images').mkdir()
+    folders = ['--out', str(tmp_path / 'quick'), '--data', str(tmp_path), '--docs', str(tmp_path)]
+    monkeypatch.setattr(sys, 'argv', ['page.py', *folders])
+    page.main()
+    text = (tmp_path / 'results.md').read_text()
+    assert not re.search(r'\{[a-z]', text)  # every table and number is in its place
+    truth = records[store.Job('truth', 'tree_cycles', 'GCN', 0, 'FastDnX')]
+    assert f'| GCN | FastDnX | – | – | – | {100 * truth["accuracy"]:.1f} (87.3) |' in text.replace('**', '')
+    assert {path.name for path in (tmp_path / 'images').iterdir()} == {'fidelity.png', 'times.png', 'degrees.png'}
+
+
+@pytest.mark.parametrize(
+    ('cell', 'expected'),
+    [
+        (None, '–'),
+        ({'value': 99.96, 'digits': 1}, '100.0'),
+        ({'value': 85.04, 'digits': 1, 'spread': 0.7, 'paper': 85.0, 'met': True}, '**85.0 ±0.7** (85)'),
+        ({'value': 0.5, 'low': 0.25, 'high': 0.75}, '0.500 [0.250, 0.750]'),
+    ],
+)
+def test_cells(cell, expected):
+    assert page.text(cell) == expected
+
+
+@pytest.mark.parametrize(('value', 'ceiling', 'met'), [(84.96, 100.0, True), (84.94, 100.0, False), (84.0, 84.0, True)])
+def test_met_is_at_or_above_the_papers_figure_or_the_ceiling(value, ceiling, met):
+    assert summary.cell([value / 100], 85.0, ceiling=ceiling)['met'] == met
+
+
+def test_gnn_explainer_leaves_nothing_behind_for_pg_explainer():
+    torch.manual_seed(0)
+    data, model = graph(), GCN(3, 8, 2, 3).eval()
+    found = probes.Probes(model, data, NODES[:2])
+    scores = explainers.EXPLAINERS['PGExplainer'](found, data, 0).edge
+    explainers.EXPLAINERS['GNNExplainer'](found, data, 0)
+    assert explainers.EXPLAINERS['PGExplainer'](found, data, 0).edge.equal(scores)

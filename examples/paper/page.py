@@ -5,6 +5,7 @@ python examples/paper/page.py --out results --data FOLDER
 
 import argparse
 import json
+import os
 import os.path as osp
 import platform
 import time
@@ -15,7 +16,8 @@ import pictures
 import summary
 import torch
 import torch_geometric
-from explainers import EDGE_EXPLAINERS, EXPLAINERS
+from explainers import EDGE_EXPLAINERS, EXPLAINERS, JUDGED
+from run import applies
 from sanity import CHECKED
 from store import Store
 
@@ -30,11 +32,11 @@ def tables(store):
     motif, bitcoin = summary.MOTIF_GRAPHS, summary.BITCOIN_GRAPHS
     both = (*motif, *bitcoin)
     tops = [(graph, f'top {size}') for graph in bitcoin for size in (3, 4, 5)]
-    labels = [f'{graph}, {top}' for graph, top in tops]
+    labels = [f'{summary.TITLES[graph]}, {top}' for graph, top in tops]
 
     def precision(kind, hops, published):
         keys = [(graph, f'{kind}, {hops}-hop, {top}') for graph, top in tops]
-        found = summary.by_explainer(store, 'truth', keys, published, EXPLAINERS, labels)
+        found = summary.by_explainer(store, 'truth', keys, published, JUDGED, labels)
         ceilings = [
             summary.cell(summary.over_seeds(store, 'truth', f'{key}, ceiling', graph=graph, explainer='FastDnX'))
             for graph, key in keys
@@ -42,12 +44,12 @@ def tables(store):
         found['rows'].append(['', 'ceiling', *ceilings])
         return found
 
-    nodes = summary.by_explainer(store, 'truth', [(g, 'accuracy') for g in motif], paper.NODES, EXPLAINERS, motif)
+    nodes = summary.by_explainer(store, 'truth', [(g, 'accuracy') for g in motif], paper.NODES, JUDGED, motif)
     ceilings = [
         summary.cell(summary.over_seeds(store, 'truth', 'ceiling', graph=g, explainer='FastDnX')) for g in motif
     ]
     nodes['rows'].append(['', 'ceiling', *ceilings])
-    edges = summary.by_explainer(store, 'truth', [(g, 'auc') for g in motif], paper.EDGES, EXPLAINERS, motif)
+    edges = summary.by_explainer(store, 'truth', [(g, 'auc') for g in motif], paper.EDGES, JUDGED, motif)
     scored = summary.by_explainer(store, 'edges', [(g, 'auc') for g in motif], {}, EDGE_EXPLAINERS, motif)
     return {
         'teachers': summary.by_model(store, 'teachers', 'accuracy', paper.TEACHERS, both, ''),
@@ -55,7 +57,7 @@ def tables(store):
         'distillation, time': summary.distillation_time(store, both),
         'nodes': nodes,
         'nodes, others': summary.by_explainer(
-            store, 'truth', [(g, 'accuracy_others') for g in motif], {}, EXPLAINERS, motif
+            store, 'truth', [(g, 'accuracy_others') for g in motif], {}, JUDGED, motif
         ),
         'epochs': summary.epochs_table(store),
         'bitcoin, 1-hop': precision('published', 1, paper.BITCOIN_FIRST_HOP),
@@ -63,9 +65,9 @@ def tables(store):
         'bitcoin, corrected': precision('corrected', 3, {}),
         'edges': {'columns': edges['columns'], 'rows': edges['rows'] + scored['rows']},
         'bitcoin, edges': summary.by_explainer(
-            store, 'truth', [(g, 'auc') for g in bitcoin], paper.BITCOIN_EDGES, EXPLAINERS, bitcoin
+            store, 'truth', [(g, 'auc') for g in bitcoin], paper.BITCOIN_EDGES, JUDGED, bitcoin
         ),
-        **summary.fidelity_tables(store, EXPLAINERS),
+        **summary.fidelity_tables(store, JUDGED),
         **intervals.faithfulness_tables(store, EXPLAINERS),
         'ridge': summary.ridge_table(store),
         'options': intervals.options_table(store),
@@ -81,7 +83,7 @@ def text(value):
         return '–'
     if not isinstance(value, dict):
         return str(value)
-    digits = value.get('digits', 3 if 'low' in value or abs(value['value']) < 1 else 1)
+    digits = value.get('digits', 3)
     found = f'{value["value"]:.{digits}f}'
     if 'spread' in value:
         found += f' ±{value["spread"]:.{digits}f}'
@@ -102,7 +104,7 @@ def made(store):
     r"""On what, with what, from which seeds and when."""
     packages = {'torch': torch, 'torch_geometric': torch_geometric, 'pyg_dnx': pyg_dnx}
     return {
-        'machine': f'{platform.machine()}, {torch.get_num_threads()} threads, no GPU',
+        'machine': f'{platform.machine()}, {os.cpu_count()} cores, no GPU',
         'versions': ', '.join(f'{name} {module.__version__}' for name, module in packages.items()),
         'seeds': ', '.join(map(str, sorted({job.seed for job in store.records}))),
         'date': time.strftime('%Y-%m-%d'),
@@ -116,6 +118,7 @@ def main():
     parser.add_argument('--docs', default=DOCS)
     args = parser.parse_args()
     store = Store(args.out)
+    store.records = {job: record for job, record in store.records.items() if applies(job)}
     found = {'made': made(store), 'tables': tables(store), 'curves': intervals.curves(store, EXPLAINERS)}
     found['bars'] = summary.bars(found['tables'])
     with open(osp.join(args.docs, 'results.json'), 'w') as file:
@@ -129,6 +132,7 @@ def main():
     with open(osp.join(args.docs, 'results.md'), 'w') as file:
         file.write(page)
     images = osp.join(args.docs, 'images')
+    os.makedirs(images, exist_ok=True)
     pictures.draw_curves(found['curves'], osp.join(images, 'fidelity.png'))
     pictures.draw_times(found['tables']['times'], osp.join(images, 'times.png'))
     pictures.draw_degrees(args.data, osp.join(images, 'degrees.png'))

@@ -39,7 +39,9 @@ def draw_times(table, path):
     width = 0.85 / max(len(table['rows']), 1)
     hatches = ('', '//', '', '//', '', '', '', '', '')
     for number, (name, *cells) in enumerate(table['rows']):
-        values = [cell['value'] for graph, cell in zip(GRAPHS, cells, strict=True) if graph in graphs]
+        values = [
+            cell['value'] if cell else np.nan for graph, cell in zip(GRAPHS, cells, strict=True) if graph in graphs
+        ]
         color = COLORS[number % len(COLORS)] if number > 3 else COLORS[number // 2]
         place = np.arange(len(graphs)) + width * (number - 0.5 * len(table['rows']) + 0.5)
         axis.bar(place, values, width, color=color, hatch=hatches[number], edgecolor='white', linewidth=0.3, label=name)

@@ -12,12 +12,13 @@ import os.path as osp
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
+from importlib.util import find_spec
 from itertools import product
 from typing import NamedTuple
 
 import measures
 from distillation import measure_distillation, measure_epochs
-from explainers import EDGE_EXPLAINERS, EXPLAINERS
+from explainers import EDGE_EXPLAINERS, EXPLAINERS, JUDGED, UNTAUGHT
 from options import OPTIONS, RIDGES, measure_option, measure_ridge
 from sanity import CHECKED, measure_planted, measure_sanity
 from store import Job, Store
@@ -42,7 +43,6 @@ SLOW = {  # how many nodes are explained, with how many teachers of a kind
     'Saliency': (100, 3),
 }
 NODES = {'faithfulness': 60, 'options': 40, 'sanity': 30}  # at most; else all that have a ground truth
-JUDGED = tuple(name for name in EXPLAINERS if name not in ('GNNExplainer, node mask', 'IG, probability', 'IG, margin'))
 
 
 class Part(NamedTuple):
@@ -83,7 +83,7 @@ def jobs(args):
 def applies(job):
     if job.graph in CITATION and job.model in ('ARMA', 'GATED'):
         return False
-    if job.part == 'truth' and job.graph in CITATION:
+    if job.part == 'truth' and (job.graph in CITATION or (job.explainer in UNTAUGHT and job.model != 'GCN')):
         return False
     if job.part in ('edges', 'epochs') and job.graph not in MOTIF_GRAPHS:
         return False
@@ -120,7 +120,22 @@ def measure(job, args):
     return PARTS[job.part].measure(model, graph_of(job.graph, args.data), job, size_of(job, args.quick), *more)
 
 
-if __name__ == '__main__':
+def needed(job):
+    r"""The package that a job can't be done without, if there is one."""
+    if job.explainer == 'PGMExplainer':
+        return 'pgmpy'
+    return 'captum' if job.part == 'times' and job.explainer in ('Integrated Gradients', 'Saliency') else None
+
+
+def check_names(parser, args):
+    for option in ('models', 'explainers'):
+        known = {name for part in args.parts for name in getattr(PARTS[part], option)}
+        for name in getattr(args, option) or ():
+            if name not in known:
+                parser.error(f"--{option} must be of {', '.join(sorted(known))} (got '{name}')")
+
+
+def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--data', default='data', help="may have folders 'dnx', with published files, and 'planetoid'")
     parser.add_argument('--out', default='results')
@@ -133,9 +148,18 @@ if __name__ == '__main__':
     args = parser.parse_args()
     if args.quick:  # which must not pass for the real thing
         args.seeds, args.out = args.seeds[:1], osp.join(args.out, 'quick')
+    check_names(parser, args)
     warnings.simplefilter('ignore')
     store = Store(args.out)
     todo = [job for job in jobs(args) if job not in store.records]
+    for package in {needed(job) for job in todo} - {None}:
+        if find_spec(package) is None:
+            print(f'Leaves out what needs {package}: install it to measure that, too')
+            todo = [job for job in todo if needed(job) != package]
     for job in (bar := tqdm(todo)):
         bar.set_postfix_str(' '.join(map(str, job)))
         store.add(job, measure(job, args))
+
+
+if __name__ == '__main__':
+    main()

@@ -1,5 +1,6 @@
 r"""What an explanation of one node costs through PyG's Explainer, on the whole graph."""
 
+import copy
 import time
 
 import torch
@@ -17,6 +18,7 @@ def measure_time(model, data, job, size):
     r"""Seconds to set up (distil, or train PGExplainer on 30 nodes), and the median of some calls."""
     from torch_geometric.contrib.explain import PGMExplainer  # warns that it is experimental, and needs pgmpy
 
+    model = copy.deepcopy(model)  # where explainers leave masks
     nodes = sample(torch.arange(data.num_nodes), 30, seed=0)
     target = model(data.x, data.edge_index).argmax(dim=1)
     kind, masks, kwargs = 'model', {'node_mask_type': 'object'}, {}
