@@ -42,7 +42,7 @@ def draw_times(table, path):
         values = [
             cell['value'] if cell else np.nan for graph, cell in zip(GRAPHS, cells, strict=True) if graph in graphs
         ]
-        color = COLORS[number % len(COLORS)] if number > 3 else COLORS[number // 2]
+        color = COLORS[number - 2 if number > 3 else number // 2]
         place = np.arange(len(graphs)) + width * (number - 0.5 * len(table['rows']) + 0.5)
         axis.bar(place, values, width, color=color, hatch=hatches[number], edgecolor='white', linewidth=0.3, label=name)
     axis.set_yscale('log')

@@ -20,7 +20,7 @@ import measures
 from distillation import measure_distillation, measure_epochs
 from explainers import EDGE_EXPLAINERS, EXPLAINERS, JUDGED, UNTAUGHT
 from options import OPTIONS, RIDGES, measure_option, measure_ridge
-from sanity import CHECKED, measure_planted, measure_sanity
+from sanity import CHECKED, PLANTED, measure_planted, measure_sanity
 from store import Job, Store
 from teachers import CITATION, EPOCHS, accuracy, teacher
 from times import TIMED, measure_time
@@ -65,7 +65,7 @@ PARTS = {
     'options': Part(MODELS, tuple(OPTIONS), measure_option),
     'ridge': Part(MODELS, tuple(f'{ridge:g}' for ridge in RIDGES), measure_ridge),
     'sanity': Part(MODELS, CHECKED, measure_sanity),
-    'planted': Part(('SGC',), ('FastDnX',), measure_planted),
+    'planted': Part(('SGC',), tuple(PLANTED), measure_planted),
     'times': Part(('GCN',), TIMED, measure_time),
 }
 

@@ -1,8 +1,11 @@
 r"""Records → tables of means over teachers beside the paper's figures; `page.py` writes them down."""
 
+from itertools import product
+
 import numpy as np
 import paper
 from options import CHOSEN_ON
+from sanity import PLANTED
 
 from pyg_dnx.datasets import BITCOIN_GRAPHS, MOTIF_GRAPHS
 from pyg_dnx.datasets.motif import LAYOUTS
@@ -161,11 +164,11 @@ def sanity_table(store, explainers):
 
 
 def planted_table(store):
-    keys = ('error', 'agreement')
-    rows = [
-        [key, *(cell(over_seeds(store, 'planted', key, graph=g), scale=1.0, digits=4) for g in GRAPHS)] for key in keys
-    ]
-    return {'columns': ['planted SGC', *GRAPHS], 'rows': rows}
+    rows = []
+    for name, (key, digits) in product(PLANTED, (('error', 5), ('agreement', 4))):
+        found = (over_seeds(store, 'planted', key, graph=graph, explainer=name) for graph in GRAPHS)
+        rows.append([name, key, *(cell(values, scale=1.0, digits=digits) for values in found)])
+    return {'columns': ['planted SGC', '', *GRAPHS], 'rows': rows}
 
 
 def times_table(store):
