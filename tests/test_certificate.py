@@ -628,7 +628,7 @@ def ring(explanation_type='model', index=None, **options):
     return texts['one']
 
 
-ZERO_HOPS = r"Try another 'num_hops' \(got 0\), 'auto' among them, or a lower 'ridge' \(got 1\.5e-06\)\."
+ZERO_HOPS = r"Try another 'num_hops' \(got 0\), 'auto' among them, or a lower 'ridge' \(got 1e-05\)\."
 DISAGREES = (
     rf'The surrogate disagrees with the model at %s, so .* \(agreement on the whole graph: 50\.0%%\)\. {ZERO_HOPS}'
 )
