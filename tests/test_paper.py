@@ -320,15 +320,18 @@ def test_a_run_goes_on_where_it_stopped_and_becomes_a_page(tmp_path, monkeypatch
     monkeypatch.setattr(run, 'measure', None)
     run.main()  # with nothing left to do
 
-    (tmp_path / 'images').mkdir()
-    folders = ['--out', str(tmp_path / 'quick'), '--data', str(tmp_path), '--docs', str(tmp_path)]
+    folders = ['--out', str(tmp_path / 'quick'), '--data', str(tmp_path), '--docs', str(tmp_path / 'docs')]
     monkeypatch.setattr(sys, 'argv', ['page.py', *folders])
     page.main()
-    text = (tmp_path / 'results.md').read_text()
+    text = (tmp_path / 'docs' / 'results.md').read_text()
     assert not re.search(r'\{[a-z]', text)  # every table and number is in its place
     truth = records[store.Job('truth', 'tree_cycles', 'GCN', 0, 'FastDnX')]
     assert f'| GCN | FastDnX | – | – | – | {100 * truth["accuracy"]:.1f} (87.3) |' in text.replace('**', '')
-    assert {path.name for path in (tmp_path / 'images').iterdir()} == {'fidelity.png', 'times.png', 'degrees.png'}
+    assert {path.name for path in (tmp_path / 'docs' / 'images').iterdir()} == {
+        'fidelity.png',
+        'times.png',
+        'degrees.png',
+    }
 
 
 @pytest.mark.parametrize(

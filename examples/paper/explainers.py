@@ -145,6 +145,8 @@ def pgm_explainer(probes, data, seed):
     finder = Neighbourhoods(data.edge_index, data.num_nodes)
     scores = torch.zeros(probes.near.shape)
     for row, center in enumerate(probes.nodes):
+        if int(probes.near[row].sum()) == 1:  # where PyG's raises an IndexError
+            continue
         part = finder.around(center[None], probes.num_hops + 1)
         algorithm = connect(probes.model, PGMExplainer(num_samples=100), node_mask_type='attributes')
         target = probes.target[row].expand(part.node.numel())

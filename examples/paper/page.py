@@ -117,6 +117,8 @@ def main():
     parser.add_argument('--data', default='data')
     parser.add_argument('--docs', default=DOCS)
     args = parser.parse_args()
+    images = osp.join(args.docs, 'images')
+    os.makedirs(images, exist_ok=True)
     store = Store(args.out)
     store.records = {job: record for job, record in store.records.items() if applies(job)}
     found = {'made': made(store), 'tables': tables(store), 'curves': intervals.curves(store, EXPLAINERS)}
@@ -131,8 +133,6 @@ def main():
         page = page.replace(f'{{{name}}}', str(value))
     with open(osp.join(args.docs, 'results.md'), 'w') as file:
         file.write(page)
-    images = osp.join(args.docs, 'images')
-    os.makedirs(images, exist_ok=True)
     pictures.draw_curves(found['curves'], osp.join(images, 'fidelity.png'))
     pictures.draw_times(found['tables']['times'], osp.join(images, 'times.png'))
     pictures.draw_degrees(args.data, osp.join(images, 'degrees.png'))
