@@ -23,6 +23,7 @@ TITLES = {
     'bitcoin_otc': 'Bitcoin-OTC',
     'fidelity_plus': 'fidelity+',
     'fidelity_minus': 'fidelity−',
+    'unfaithfulness': "PyG's unfaithfulness",
     'total_variation': 'total variation',
 }
 
@@ -193,7 +194,7 @@ def times_table(store):
 def bars(found):
     r"""In how many cells of a table an explainer is at or above the paper's figure."""
     counts = {}
-    for table, name in (('nodes', 'FastDnX'), ('nodes', 'DnX'), ('edges', 'FastDnX'), ('edges', 'DnX')):
+    for table, name in product(('nodes', 'edges'), ('FastDnX', 'DnX', 'FastDnX, flow')):
         cells = [c for row in found[table]['rows'] if row[1] == name for c in row[2:] if c and 'paper' in c]
         counts[f'{table}, {name}, met'] = f'{sum(c["met"] for c in cells)} of {len(cells)}'
     for name in ('FastDnX', 'DnX'):
