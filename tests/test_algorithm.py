@@ -230,7 +230,7 @@ def test_adam_refuses_what_weights_cannot_tell(options, masks, match):
 
 def test_repr_and_names():
     options = "num_hops=2, ridge=None, score='target', contrast=None, edge_score='flow', mask='rank', max_memory=None"
-    options += ', doubt=0.2'
+    options += ", doubt=0.2, distillation='paper', num_masks=8"
     assert repr(FastDnX(num_hops=2, score='target')) == f'FastDnXAlgorithm({options})'
     more = "epsilon=0.1, prior='uniform', solver='newton', epochs=100, lr=0.1"
     assert repr(DnX(num_hops=2, score='target', epsilon=0.1)) == f'DnXAlgorithm({options}, {more})'

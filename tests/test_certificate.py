@@ -16,7 +16,17 @@ from models import Ring, Teacher, evaluations, explainer, graph
 from torch_geometric.explain import DummyExplainer
 from torch_geometric.nn import SGConv
 
-from pyg_dnx import Certificate, DnX, FastDnX, NodeExplanations, SurrogateWarning, batch, certify, propagation
+from pyg_dnx import (
+    Certificate,
+    DnX,
+    FastDnX,
+    NodeExplanations,
+    SurrogateWarning,
+    batch,
+    certify,
+    directions,
+    propagation,
+)
 from pyg_dnx import shared_cache as cache
 from pyg_dnx.adjacency import normalized_adjacency
 from pyg_dnx.certificate import VERDICTS, certificate
@@ -500,7 +510,7 @@ def test_chunks_change_no_certificate(name, monkeypatch):
 @pytest.mark.parametrize('name', ['FastDnX', 'DnX'])
 def test_certificates_outlive_an_interruption(name, tmp_path, monkeypatch):
     whole = explain_top(name, 3, None)[1].certificate
-    calls, inner_products = [], batch.inner_products
+    calls, inner_products = [], directions.inner_products
 
     def interrupted(*args):
         calls.append(1)
@@ -509,7 +519,7 @@ def test_certificates_outlive_an_interruption(name, tmp_path, monkeypatch):
         return inner_products(*args)
 
     monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 12)
-    monkeypatch.setattr(batch, 'inner_products', interrupted)
+    monkeypatch.setattr(directions, 'inner_products', interrupted)
     with pytest.raises(KeyboardInterrupt):
         explain_top(name, 3, None, checkpoint=tmp_path / 'folder')
     found = explain_top(name, 3, None, checkpoint=tmp_path / 'folder')[1].certificate
@@ -581,7 +591,7 @@ def test_certify_refuses_what_it_can_not_judge():
     case = Case(FastDnX())
     explanation = case.explain(1)
     dummy = explainer(case.model, DummyExplainer())
-    with pytest.raises(TypeError, match=r"'explainer' must .*\(got DummyExplainer\): use FastDnX or DnX"):
+    with pytest.raises(TypeError, match=r"'explainer' must .*\(got DummyExplainer\): use FastDnX, DnX or ProbeDnX"):
         certify(dummy, explanation)
     del explanation.node_mask
     with pytest.raises(ValueError, match=r"'explanation' must have a node mask or an edge mask \(got neither\): "):

@@ -7,7 +7,7 @@ import torch
 from helpers import example_graphs, relabelled
 from models import Teacher, connected
 
-from pyg_dnx import DnX, FastDnX, batch
+from pyg_dnx import DnX, FastDnX, batch, directions
 from pyg_dnx.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
@@ -49,7 +49,7 @@ class Chunks:
 
     def __init__(self):
         self.sizes, self.fails_at, self.failure = [], None, None
-        self.inner_products = batch.inner_products
+        self.inner_products = directions.inner_products
 
     def __call__(self, rows, left, right):
         self.sizes.append(rows.length.numel())
@@ -61,7 +61,7 @@ class Chunks:
 @pytest.fixture
 def chunks(monkeypatch):
     chunks = Chunks()
-    monkeypatch.setattr(batch, 'inner_products', chunks)
+    monkeypatch.setattr(directions, 'inner_products', chunks)
     return chunks
 
 

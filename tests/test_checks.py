@@ -24,7 +24,6 @@ OPTIONS = [  # the argument, a bad value, and what the error says besides the ar
     ('ridge', NAN, 'got nan'),
     ('ridge', 'auto', "got 'auto'"),
     ('score', 'best', "'projection', 'target' (got 'best')"),
-    ('score', None, 'got None'),
     ('score', ['target'], "got ['target']"),
     ('contrast', -1, 'got -1'),
     ('contrast', 'second', "got 'second'"),

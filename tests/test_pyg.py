@@ -1,5 +1,6 @@
 r"""Every combination that PyG's explain API offers, through PyG's own ``Explainer``, metrics and plots."""
 
+from functools import partial
 from itertools import product
 
 import pytest
@@ -9,11 +10,16 @@ from models import CONVS, TASKS, Teacher, explainer, graph
 from torch_geometric.explain import GNNExplainer
 from torch_geometric.explain.metric import characterization_score, fidelity, unfaithfulness
 
-from pyg_dnx import DnX, FastDnX
+from pyg_dnx import DnX, FastDnX, ProbeDnX
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
-ALGORITHMS = {'FastDnX': FastDnX, 'DnX': DnX}
+ALGORITHMS = {
+    'FastDnX': FastDnX,
+    'DnX': DnX,
+    'masked FastDnX': partial(FastDnX, distillation='masked'),
+    'ProbeDnX': partial(ProbeDnX, num_probes=8),
+}
 MASKS = [pair for pair in product(['object', 'attributes', 'common_attributes', None], ['object', None]) if any(pair)]
 INDEXES = {
     'int': (4, [4]),

@@ -446,7 +446,7 @@ def test_other_algorithms_have_no_surrogate():
     with pytest.raises(TypeError) as caught:
         bound(explain, explain(x, edge_index, index=1))
     assert "'explainer' must have an algorithm with a surrogate (got GNNExplainer)" in str(caught.value)
-    assert 'use FastDnX or DnX' in str(caught.value)
+    assert 'use FastDnX, DnX or ProbeDnX' in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -328,7 +328,9 @@ def test_bad_input_is_named(name):
 
 
 def test_other_explainers_have_no_surrogate_to_report_on():
-    with pytest.raises(TypeError, match=r"'explainer' must have .*\(got DummyExplainer\): use FastDnX or DnX"):
+    with pytest.raises(
+        TypeError, match=r"'explainer' must have .*\(got DummyExplainer\): use FastDnX, DnX or ProbeDnX"
+    ):
         trust_report(explainer(Teacher(), DummyExplainer()), *graph())
 
 

@@ -12,7 +12,7 @@ import torch
 from probes import logit, margin, probability
 from torch_geometric.explain import Explainer, GNNExplainer, PGExplainer
 
-from pyg_dnx import DnX, FastDnX, SurrogateWarning
+from pyg_dnx import DnX, FastDnX, ProbeDnX, SurrogateWarning
 from pyg_dnx.adjacency import normalized_adjacency
 from pyg_dnx.propagation import rows_of
 from pyg_dnx.subgraphs import Neighbourhoods
@@ -159,6 +159,8 @@ def pgm_explainer(probes, data, seed):
 EXPLAINERS = {
     'FastDnX': distilled(FastDnX),
     'FastDnX, target': distilled(FastDnX, score='target'),
+    'FastDnX, masked': distilled(FastDnX, distillation='masked'),
+    'ProbeDnX': distilled(ProbeDnX),
     'DnX': distilled(DnX),
     'DnX, published': adam,
     'GNNExplainer': gnn_explainer('edge'),
@@ -176,6 +178,16 @@ EXPLAINERS = {
 UNTAUGHT = ('random', 'Ã', 'Ã^L')  # which never see the model
 # Against ground truth; the paper has GNNExplainer's edge masks.
 JUDGED = tuple(name for name in EXPLAINERS if name not in ('GNNExplainer, node mask', 'IG, probability', 'IG, margin'))
+VARIANTS = {
+    'FastDnX, 2 masks': distilled(FastDnX, distillation='masked', num_masks=2),
+    'ProbeDnX, 64 probes': distilled(ProbeDnX, num_probes=64),
+    'ProbeDnX, 256 probes': distilled(ProbeDnX, num_probes=256),
+    'ProbeDnX, logit': distilled(ProbeDnX, answer='logit'),
+    'ProbeDnX, runner-up': distilled(ProbeDnX, contrast='runner_up'),
+}
+# Held against one another on more teachers.
+PROBED = ('FastDnX', 'FastDnX, target', 'FastDnX, masked', 'ProbeDnX', 'IG, logit', 'IG, probability', 'random', 'Ã^L')
+PROBED = (*PROBED, *VARIANTS)
 EDGE_EXPLAINERS = {
     'FastDnX, geometric': distilled_edges(FastDnX, edge_score='geometric'),
     'FastDnX, flow': distilled_edges(FastDnX, edge_score='flow'),

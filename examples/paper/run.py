@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import measures
 from distillation import measure_distillation, measure_epochs
-from explainers import EDGE_EXPLAINERS, EXPLAINERS, JUDGED, UNTAUGHT
+from explainers import EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, UNTAUGHT
 from options import OPTIONS, RIDGES, measure_option, measure_ridge
 from sanity import CHECKED, PLANTED, measure_planted, measure_sanity
 from store import Job, Store
@@ -31,6 +31,7 @@ from pyg_dnx.datasets import BITCOIN_GRAPHS, MOTIF_GRAPHS, load
 REAL = (*BITCOIN_GRAPHS, 'Cora', 'CiteSeer')
 PAPER_MODELS = ('GCN', 'ARMA', 'GATED', 'GIN')
 MODELS = ('GCN', 'GAT', 'GIN')  # for faithfulness
+PROBED_ON = ('Cora', 'CiteSeer', 'bitcoin_alpha', 'ba_community', 'tree_cycles', 'tree_grids')
 SLOW = {  # how many nodes are explained, with how many teachers of a kind
     'DnX, published': (50, 3),
     'GNNExplainer': (30, 2),
@@ -42,7 +43,7 @@ SLOW = {  # how many nodes are explained, with how many teachers of a kind
     'IG, margin': (60, 3),
     'Saliency': (100, 3),
 }
-NODES = {'faithfulness': 60, 'options': 40, 'sanity': 30}  # at most; else all that have a ground truth
+NODES = {'faithfulness': 60, 'probes': 100, 'options': 40, 'sanity': 30}  # at most; else all that have a ground truth
 
 
 class Part(NamedTuple):
@@ -62,6 +63,7 @@ PARTS = {
     'edges': Part(PAPER_MODELS, tuple(EDGE_EXPLAINERS), measures.measure_edges),
     'epochs': Part(PAPER_MODELS, ('DnX, published',), measure_epochs),
     'faithfulness': Part(MODELS, tuple(EXPLAINERS), measures.measure_faithfulness),
+    'probes': Part((*MODELS, 'SAGE'), PROBED, measures.measure_faithfulness),
     'options': Part(MODELS, tuple(OPTIONS), measure_option),
     'ridge': Part(MODELS, tuple(f'{ridge:g}' for ridge in RIDGES), measure_ridge),
     'sanity': Part(MODELS, CHECKED, measure_sanity),
@@ -87,6 +89,8 @@ def applies(job):
         return False
     if job.part in ('edges', 'epochs') and job.graph not in MOTIF_GRAPHS:
         return False
+    if job.part == 'probes':
+        return job.graph in PROBED_ON
     if job.part == 'times' or job.explainer == 'recipe':
         return job.seed == 0
     return job.explainer not in SLOW or job.seed < SLOW[job.explainer][1]
@@ -106,6 +110,8 @@ def model_of(graph, model, seed, data, out, quick):
 def size_of(job, quick):
     r"""How many nodes are explained."""
     sizes = [NODES.get(job.part, 1000)]
+    if job.part == 'probes':
+        return min(*sizes, 10) if quick else sizes[0]
     if job.graph in BITCOIN_GRAPHS:  # where each sees most of the graph
         sizes.append(200 if job.part == 'truth' and job.explainer not in SLOW else 30)
     if job.explainer in SLOW:

@@ -6,6 +6,8 @@ from pyg_dnx.certificate import Certificate
 from pyg_dnx.explanation import SurrogateWarning
 from pyg_dnx.faithfulness import Check, check
 from pyg_dnx.node_explanations import NodeExplanations
+from pyg_dnx.probe_algorithm import ProbeDnXAlgorithm
+from pyg_dnx.probing import probe_masks
 from pyg_dnx.surrogate import Report, Surrogate
 from pyg_dnx.theory import Bounds, bound
 from pyg_dnx.trust import certify
@@ -15,6 +17,7 @@ __version__ = '0.1.0.dev0'
 
 DnX = DnXAlgorithm
 FastDnX = FastDnXAlgorithm
+ProbeDnX = ProbeDnXAlgorithm
 
 __all__ = [
     'Bounds',
@@ -25,6 +28,8 @@ __all__ = [
     'FastDnX',
     'FastDnXAlgorithm',
     'NodeExplanations',
+    'ProbeDnX',
+    'ProbeDnXAlgorithm',
     'Report',
     'Surrogate',
     'SurrogateCache',
@@ -33,6 +38,7 @@ __all__ = [
     'bound',
     'certify',
     'check',
+    'probe_masks',
     'shared_cache',
     'trust_report',
 ]

@@ -1,8 +1,9 @@
-r"""The two explainers of `"Distill n' Explain" <https://arxiv.org/abs/2303.10139>`_, for PyG's explain API."""
+r"""The explainers of `"Distill n' Explain" <https://arxiv.org/abs/2303.10139>`_, for PyG's explain API."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
@@ -24,14 +25,15 @@ from pyg_dnx import checks
 from pyg_dnx.adjacency import is_edge_list
 from pyg_dnx.batch import score_nodes
 from pyg_dnx.cache import SurrogateCache, shared_cache
-from pyg_dnx.certificate import DEFAULT_DOUBT, certificate
+from pyg_dnx.certificate import DEFAULT_DOUBT
 from pyg_dnx.checkpoint import Checkpoint
-from pyg_dnx.directions import Mixture, Projection, toward_target
+from pyg_dnx.directions import Mixture, Projection, Rule, toward_target
 from pyg_dnx.distillation import DEFAULT_RIDGE, Distilled, Settings, distill
 from pyg_dnx.explanation import View, to_explanation, warn_about_randomness, warn_if_doubtful, warn_if_not_converged
 from pyg_dnx.masks import SCALINGS
 from pyg_dnx.memory import budget
 from pyg_dnx.node_explanations import Graph, NodeExplanations, Request
+from pyg_dnx.probing import UNDRAWN
 from pyg_dnx.propagation import Rows
 from pyg_dnx.surrogate import Surrogate
 from pyg_dnx.teacher import receptive_field
@@ -40,26 +42,49 @@ MAX_HOPS_OF_UNKNOWN_MODEL = 3
 _NO_MODEL = torch.nn.Module()  # stands for one of which only the outputs are known
 
 
-class DistillAndExplain(ExplainerAlgorithm):
-    r"""What FastDnX and DnX share: distil once, explain many times. For the arguments, see FastDnX."""
+@dataclass(frozen=True)
+class Inputs:
+    r"""A model and its arguments, or what it returns for them."""
 
-    _options: tuple[str, ...] = ('num_hops', 'ridge', 'score', 'contrast', 'edge_score', 'mask', 'max_memory', 'doubt')
+    model: torch.nn.Module | None
+    x: Tensor
+    edge_index: Any
+    kwargs: dict[str, Any]
+    teacher_outputs: Tensor | np.ndarray | None = None
+    probe_outputs: Tensor | np.ndarray | None = None
+    progress: bool | None = False
+
+
+class DistillAndExplain(ExplainerAlgorithm):
+    r"""What all algorithms share: distil once, explain many times. For the arguments, see FastDnX."""
+
+    _options: tuple[str, ...] = (
+        *('num_hops', 'ridge', 'score', 'contrast', 'edge_score', 'mask', 'max_memory', 'doubt'),
+        *('distillation', 'num_masks'),
+    )
 
     def __init__(
         self,
         num_hops: int | str | None = None,
         ridge: float | None = None,
-        score: str = 'projection',
+        score: str | None = None,
         contrast: int | str | None = None,
         edge_score: str = 'flow',
         mask: str = 'rank',
         cache: SurrogateCache | None = shared_cache,
         max_memory: int | None = None,
         doubt: float = DEFAULT_DOUBT,
+        *,
+        distillation: str = 'paper',
+        num_masks: int = 8,
     ) -> None:
         super().__init__()
+        self.distillation = checks.choice('distillation', distillation, ('paper', 'masked'))
+        self.num_masks = checks.count('num_masks', num_masks)
         self.num_hops = checks.hops(num_hops)
         self.ridge = None if ridge is None else checks.positive('ridge', ridge)
+        if score is None:
+            score = 'projection' if distillation == 'paper' else 'target'
         self.score = checks.choice('score', score, ('projection', 'target'))
         self.contrast = checks.contrast(contrast)
         self.edge_score = checks.choice('edge_score', edge_score, ('endpoints', 'geometric', 'flow'))
@@ -68,10 +93,11 @@ class DistillAndExplain(ExplainerAlgorithm):
         self.max_memory = None if max_memory is None else checks.count('max_memory', max_memory)
         self.doubt = checks.positive('doubt', doubt)
 
-    @property
     @abstractmethod
-    def _rule(self) -> Projection | Mixture:
-        r"""How directions are found, along which contributions are scored."""
+    def _rule(
+        self, inputs: Inputs, distilled: Distilled, nodes: Tensor, toward: Tensor | None, target: Tensor | None
+    ) -> Rule:
+        r"""How nodes are scored for ``nodes`` [B], whose targets are in the directions ``toward`` [B, C], if any."""
 
     def forward(
         self,
@@ -100,11 +126,13 @@ class DistillAndExplain(ExplainerAlgorithm):
                 f"(got {type(edge_index).__name__}): pass such a tensor, or drop 'edge_mask_type'"
             )
         nodes = checks.index(index, x)
-        distilled = self._distill(model, x, edge_index, kwargs, target)
+        inputs = Inputs(model, x, edge_index, kwargs)
+        distilled = self._distill(inputs, target)
         with torch.no_grad():
             toward = self._toward(distilled, nodes, target)
-            directions = self._rule(distilled.decomposition, nodes, toward)
-            trust = distilled.trust(nodes)
+            rule = self._rule(inputs, distilled, nodes, toward, target)
+            directions = rule(distilled.decomposition, nodes, toward)
+            trust = {**distilled.trust(nodes), **(directions.trust or {})}
             explanation = to_explanation(distilled.decomposition, nodes, directions, trust, x, edge_index, self._view())
         warn_if_doubtful(trust, distilled, nodes, self.doubt, toward is not None)
         return explanation
@@ -119,11 +147,12 @@ class DistillAndExplain(ExplainerAlgorithm):
         top_k: int | None = None,
         target: Tensor | None = None,
         teacher_outputs: Tensor | np.ndarray | None = None,
+        probe_outputs: Tensor | np.ndarray | None = None,
         checkpoint: str | PathLike[str] | None = None,
         progress: bool | None = None,
         **kwargs: Any,
     ) -> NodeExplanations:
-        r"""Explains each node of ``index`` by itself, with at most one evaluation of the model in all.
+        r"""Explains each node of ``index`` by itself, with at most one evaluation of the model in all, and one a probe.
 
         Args:
             model (torch.nn.Module): The model to explain; ``None`` if only its ``teacher_outputs`` are known.
@@ -136,6 +165,9 @@ class DistillAndExplain(ExplainerAlgorithm):
             teacher_outputs (Tensor or numpy.ndarray, optional): What the model returns for all nodes, [N] or [N, C],
                 if it is known already, from a ``NeighborLoader`` say: the model is not evaluated then. It may be
                 memory-mapped.
+            probe_outputs (Tensor or numpy.ndarray, optional): What the model returns under each of
+                :func:`~pyg_dnx.probe_masks`, [P, N] or [P, N, C], for algorithms that ask for that: the model is not
+                evaluated then. The first are its ``teacher_outputs``. It may be memory-mapped.
             checkpoint (path, optional): A folder to write finished nodes to as they come. After an interruption, the
                 same call goes on from there.
             progress (bool, optional): Whether to show progress bars. ``None`` shows them on a terminal, if it takes
@@ -147,28 +179,29 @@ class DistillAndExplain(ExplainerAlgorithm):
             checks.count('top_k', top_k)
         if self._view().by_weight:
             raise ValueError("'solver' must be 'newton' to explain many nodes (got 'adam'): explain one node at a time")
-        checks.teacher_outputs(teacher_outputs, model, x)
+        inputs = self._inputs(model, x, edge_index, kwargs, teacher_outputs, probe_outputs, progress)
         nodes = checks.index(index, x)
-        distilled = self._distill(model, x, edge_index, kwargs, None, teacher_outputs, progress)
+        distilled = self._distill(inputs)
         view = self._view() if is_edge_list(edge_index) else self._view(edge_mask_type=None)
         decomposition, surrogate = distilled.decomposition, distilled.surrogate
         with torch.no_grad():
             toward = self._toward(distilled, nodes, target)
+            rule = self._rule(inputs, distilled, nodes, toward, target)
             kept = None
             if checkpoint is not None:
-                parts = {'index': nodes, 'toward': toward, 'top_k': top_k, 'rule': repr(self._rule)}
+                parts = {'index': nodes, 'toward': toward, 'top_k': top_k, 'rule': repr(rule)}
                 evidence = decomposition.evidence[nodes].norm(dim=1)  # tells other models and graphs apart
                 kept = Checkpoint(checkpoint, {**parts, 'num_hops': surrogate.num_hops, 'evidence': evidence})
-            found = score_nodes(decomposition, nodes, toward, self._rule, top_k, self.max_memory, progress, kept)
-        trust = distilled.trust(nodes)
+            found, more = score_nodes(decomposition, nodes, toward, rule, top_k, self.max_memory, progress, kept)
+        trust = {**distilled.trust(nodes), **more}
         warn_if_doubtful(trust, distilled, nodes, self.doubt, toward is not None)
         target = distilled.target if target is None else target
-        request = Request(surrogate, self._rule, view, self.model_config, x.size(0), target, toward)
+        request = Request(surrogate, rule, view, self.model_config, x.size(0), target, toward)
         graph = Graph(decomposition, x, edge_index, kwargs)
         if top_k is None:
             return NodeExplanations(nodes, Rows(*found).matrix(x.size(0)), None, trust, None, request, graph)
         *top, evidence = found
-        certified = certificate(distilled, nodes, evidence, self.doubt)
+        certified = rule.judge(distilled, nodes, evidence, top[1].sum(dim=1), trust, self.doubt)
         return NodeExplanations(nodes, None, tuple(top), trust, certified, request, graph)
 
     def distill(
@@ -178,6 +211,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         edge_index: Any,
         *,
         teacher_outputs: Tensor | np.ndarray | None = None,
+        probe_outputs: Tensor | np.ndarray | None = None,
         progress: bool | None = None,
         **kwargs: Any,
     ) -> Surrogate:
@@ -186,8 +220,9 @@ class DistillAndExplain(ExplainerAlgorithm):
         For the arguments, see :meth:`explain_nodes`.
         """
         checks.graph(x, edge_index, kwargs)
-        checks.teacher_outputs(teacher_outputs, model, x)
-        return self._distill(model, x, edge_index, kwargs, None, teacher_outputs, progress).surrogate
+        return self._distill(
+            self._inputs(model, x, edge_index, kwargs, teacher_outputs, probe_outputs, progress)
+        ).surrogate
 
     def connect(self, explainer_config: ExplainerConfig, model_config: ModelConfig) -> None:
         r"""Takes the configuration of an :class:`~torch_geometric.explain.Explainer`, or says why it can't."""
@@ -211,45 +246,69 @@ class DistillAndExplain(ExplainerAlgorithm):
             return f"'contrast' needs classes (got contrast={self.contrast!r} in mode 'regression'): leave it out"
         return None
 
-    def _distill(
+    @property
+    def _num_masks(self) -> int:
+        r"""How many masks the model is distilled under."""
+        return self.num_masks if self.distillation == 'masked' else 0
+
+    @property
+    def _num_probes(self) -> int:
+        r"""How many masks the model is asked under at most."""
+        return self._num_masks
+
+    def _inputs(
         self,
         model: torch.nn.Module | None,
         x: Tensor,
         edge_index: Any,
         kwargs: dict[str, Any],
-        target: Tensor | None = None,
-        teacher_outputs: Tensor | np.ndarray | None = None,
-        progress: bool | None = False,
-    ) -> Distilled:
-        config = self.model_config
-        model = _NO_MODEL if model is None else model
+        teacher_outputs: Tensor | np.ndarray | None,
+        probe_outputs: Tensor | np.ndarray | None,
+        progress: bool | None,
+    ) -> Inputs:
+        if probe_outputs is not None:
+            checks.probe_outputs(probe_outputs, x, self._num_probes + UNDRAWN)
+        elif model is None and self._num_masks > 0:
+            raise TypeError(
+                "'model' must be a module unless 'probe_outputs' is given, as the model is asked under masks for "
+                "distillation 'masked' (got None): pass one of them, or distillation 'paper'"
+            )
+        if probe_outputs is None or teacher_outputs is not None:
+            checks.teacher_outputs(teacher_outputs, model, x)
+        return Inputs(model, x, edge_index, kwargs, teacher_outputs, probe_outputs, progress)
+
+    def _distill(self, inputs: Inputs, target: Tensor | None = None) -> Distilled:
+        config, x, edge_index, kwargs = self.model_config, inputs.x, inputs.edge_index, inputs.kwargs
+        model = _NO_MODEL if inputs.model is None else inputs.model
         ridge = DEFAULT_RIDGE if self.ridge is None else self.ridge
-        options = (config.mode.value, config.return_type.value, self.num_hops, ridge)
+        options = (config.mode.value, config.return_type.value, self.num_hops, ridge, self._num_masks)
 
         def is_current(distilled: Distilled) -> bool:
             # PyG has just evaluated the model: if it now predicts otherwise, it is not the one that was distilled.
             by_model = self.explainer_config.explanation_type == ExplanationType.model
             return target is None or not by_model or distilled.predicts(target)
 
-        graph, inputs = (x, edge_index, kwargs), ((x, edge_index, kwargs), teacher_outputs)
+        graph = (x, edge_index, kwargs)
 
         def create() -> Distilled:
             checks.content(x, edge_index, kwargs.get('edge_weight'))
-            settings = Settings(self._hops(model), ridge, self._flow(model))
+            settings = Settings(self._hops(model), ridge, self._flow(model), self._num_masks)
             known = [] if self.cache is None else self.cache.values_on(graph)
             operators = [other.decomposition.operator for other in known if other.surrogate.flow == settings.flow]
+            outputs = inputs.teacher_outputs
+            if outputs is None and inputs.probe_outputs is not None:
+                outputs = inputs.probe_outputs[0]
             with torch.no_grad():
                 distilled = distill(
                     model,
-                    x,
-                    edge_index,
-                    kwargs,
+                    *graph,
                     config,
                     settings,
                     operator=operators[0] if operators else None,
-                    teacher_outputs=teacher_outputs,
+                    teacher_outputs=outputs,
+                    probe_outputs=inputs.probe_outputs,
                     max_bytes=budget(self.max_memory, x.device),
-                    progress=progress,
+                    progress=inputs.progress,
                 )
             warn_if_not_converged(distilled)
             if not is_current(distilled):
@@ -258,7 +317,8 @@ class DistillAndExplain(ExplainerAlgorithm):
 
         if self.cache is None:
             return create()
-        return self.cache.get_or_create(model, inputs, options, create, is_current)
+        seen = (graph, inputs.teacher_outputs, inputs.probe_outputs)
+        return self.cache.get_or_create(model, seen, options, create, is_current)
 
     def _hops(self, model: torch.nn.Module) -> tuple[int, ...]:
         r"""The candidates for the number of hops."""
@@ -305,7 +365,8 @@ class FastDnXAlgorithm(DistillAndExplain):
         ridge (float, optional): The weight of the penalty on :math:`\Theta`; ``None`` is 1e-5. (default: ``None``)
         score (str): ``'projection'`` scores nodes by their part in the surrogate's logits, as in the paper,
             ``'target'`` by their evidence for the model's class (for regression, toward its output). Explanations of
-            type ``'phenomenon'`` always go by the given target. (default: ``'projection'``)
+            type ``'phenomenon'`` always go by the given target. (default: ``'projection'``, and ``'target'`` for
+            distillation ``'masked'``)
         contrast (int or str, optional): Scores nodes by why the model's class (or the given target) rather than this
             one; ``'runner_up'`` is the model's second choice. (default: ``None``)
         edge_score (str): ``'endpoints'`` is the paper's sum of the scores of both ends, ``'geometric'`` the geometric
@@ -319,10 +380,16 @@ class FastDnXAlgorithm(DistillAndExplain):
             what is free. Propagated features that take more are kept in temporary files. (default: ``None``)
         doubt (float): The expected unfaithfulness above which an explanation is called doubtful, as a distance between
             class probabilities; for regression, in standard deviations of the outputs. (default: ``0.2``)
+        distillation (str): ``'paper'`` distils the model's class probabilities through a softmax, from one evaluation.
+            ``'masked'`` fits these probabilities themselves, by least squares, also where the features of random nodes
+            are blanked, which takes an evaluation for each mask. Hops are chosen as for ``'paper'``. For regression,
+            the two differ in the masks only. (default: ``'paper'``)
+        num_masks (int): The number of masks for ``'masked'``. (default: ``8``)
     """
 
-    @property
-    def _rule(self) -> Projection:
+    def _rule(
+        self, inputs: Inputs, distilled: Distilled, nodes: Tensor, toward: Tensor | None, target: Tensor | None
+    ) -> Projection:
         return Projection()
 
 
@@ -339,7 +406,8 @@ class DnXAlgorithm(DistillAndExplain):
     those of :class:`FastDnXAlgorithm` then.
 
     Args:
-        num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory, doubt: See :class:`FastDnXAlgorithm`.
+        num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory, doubt, distillation, num_masks: See
+            :class:`FastDnXAlgorithm`.
         epsilon (float): The weight of the entropy, as a share of :math:`\|Z_i - b\|^2` (where contributions cancel,
             of a hundredth of the largest of their squares). (default: ``0.01``)
         prior (str): What the entropy pulls toward: ``'uniform'`` over the neighbourhood, or ``'propagation'``, in
@@ -356,7 +424,7 @@ class DnXAlgorithm(DistillAndExplain):
         self,
         num_hops: int | str | None = None,
         ridge: float | None = None,
-        score: str = 'projection',
+        score: str | None = None,
         contrast: int | str | None = None,
         edge_score: str = 'flow',
         mask: str = 'rank',
@@ -369,16 +437,20 @@ class DnXAlgorithm(DistillAndExplain):
         solver: str = 'newton',
         epochs: int = 100,
         lr: float = 0.1,
+        distillation: str = 'paper',
+        num_masks: int = 8,
     ) -> None:
-        super().__init__(num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory, doubt)
+        options = (num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory, doubt)
+        super().__init__(*options, distillation=distillation, num_masks=num_masks)
         self.epsilon = checks.positive('epsilon', epsilon)
         self.prior = checks.choice('prior', prior, ('uniform', 'propagation'))
         self.solver = checks.choice('solver', solver, ('newton', 'adam'))
         self.epochs = checks.count('epochs', epochs)
         self.lr = checks.positive('lr', lr)
 
-    @property
-    def _rule(self) -> Mixture:
+    def _rule(
+        self, inputs: Inputs, distilled: Distilled, nodes: Tensor, toward: Tensor | None, target: Tensor | None
+    ) -> Mixture:
         return Mixture(self.epsilon, self.prior, self.solver, self.epochs, self.lr)
 
     def _refusal(self) -> str | None:
@@ -404,6 +476,7 @@ def algorithm_of(explainer: Explainer) -> DistillAndExplain:
     algorithm = explainer.algorithm
     if not isinstance(algorithm, DistillAndExplain):
         raise TypeError(
-            f"'explainer' must have an algorithm with a surrogate (got {type(algorithm).__name__}): use FastDnX or DnX"
+            f"'explainer' must have an algorithm with a surrogate (got {type(algorithm).__name__}): use FastDnX, DnX "
+            f'or ProbeDnX'
         )
     return algorithm

@@ -8,9 +8,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from pyg_dnx.checkpoint import Checkpoint
-from pyg_dnx.directions import Mixture, Projection
+from pyg_dnx.directions import Rule
 from pyg_dnx.memory import budget, free_memory
-from pyg_dnx.propagation import Rows, inner_products, padded_rows, row_chunks, rows_of
+from pyg_dnx.propagation import Rows, padded_rows, row_chunks, rows_of
 from pyg_dnx.surrogate import Decomposition
 
 MAX_CHUNK_ENTRIES = 2**19  # entries of rows at a time: what the caches hold; larger blocks take up to twice as long
@@ -22,17 +22,18 @@ def score_nodes(
     decomposition: Decomposition,
     nodes: Tensor,
     toward: Tensor | None,
-    rule: Projection | Mixture,
+    rule: Rule,
     top_k: int | None,
     max_memory: int | None = None,
     progress: bool | None = None,
     checkpoint: Checkpoint | None = None,
-) -> tuple[Tensor, ...]:
+) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     r"""Scores the neighbours of each of ``nodes`` [B].
 
     Returns:
         The number of neighbours [B], the neighbours and their scores, one after the other; or the top k of each node
-        and their scores, both [B, top_k], and what these contribute to the logits of the node, [B, C].
+        and their scores, both [B, top_k], and what these contribute to the logits of the node, [B, C]. And what the
+        rule says of each node besides, [B].
     """
     operator, num_hops = decomposition.operator, decomposition.surrogate.num_hops
     known = checkpoint.pieces() if checkpoint is not None else []
@@ -48,8 +49,7 @@ def score_nodes(
         for chunk in chunks:
             place = chunk + done
             rows = rows_of(operator, nodes[place], num_hops)
-            direction = rule(decomposition, nodes[place], None, rows).direction if toward is None else toward[place]
-            scores = inner_products(rows, direction.to(rows.value.dtype), decomposition.hidden).mul_(rows.value)
+            scores, trust = rule.score(decomposition, nodes[place], None if toward is None else toward[place], rows)
             scored = rows._replace(value=scores)
             if top_k is None:
                 scored = scored.sorted(operator.num_nodes)
@@ -58,6 +58,7 @@ def score_nodes(
                 columns, values, entry = _highest(scored, top_k)
                 weight = rows.value.take(entry).masked_fill_(columns < 0, 0.0)
                 piece = columns, values, _mixtures(columns.clamp(min=0), weight, decomposition.hidden)
+            piece = (*piece, *(trust[name] for name in rule.facts))
             pieces.append(piece)
             if checkpoint is not None:
                 checkpoint.add(piece)
@@ -69,7 +70,8 @@ def score_nodes(
                     f"'index' names {nodes.numel()} nodes, whose scores don't fit into memory (got "
                     f"{kept / 2**30:.1f} GB for the first {place[-1] + 1}): pass 'top_k', or fewer nodes at a time"
                 )
-    return pieces[0] if len(pieces) == 1 else tuple(torch.cat(tensors) for tensors in zip(*pieces, strict=True))
+    every = pieces[0] if len(pieces) == 1 else tuple(torch.cat(tensors) for tensors in zip(*pieces, strict=True))
+    return every[:3], dict(zip(rule.facts, every[3:], strict=True))
 
 
 def highest(rows: Rows, k: int) -> tuple[Tensor, Tensor]:

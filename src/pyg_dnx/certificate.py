@@ -27,12 +27,15 @@ class Certificate:
         bias_decides (Tensor): Whether its class comes from the bias, and not from nodes, [B].
         bias_evidence (Tensor): The evidence for the model's class that is in the bias, and in no node, [B]; for
             regression, the size of the bias.
-        mask_bound (Tensor): Half the change of its logits under the mask, which its probabilities can't exceed, [B].
+        mask_bound (Tensor): Half the change of its logits under the mask, which its probabilities can't exceed, [B]; if
+            it was distilled on masks, the change of these.
         expected_unfaithfulness (Tensor): How far the mask moves its probabilities, plus twice the distillation error:
             the unfaithfulness to the model if the surrogate errs under the mask as it does without, [B].
         doubt (float): The expected unfaithfulness above which an explanation is doubtful.
         num_hops (int): The surrogate's number of hops.
         ridge (float): Its ridge.
+        probe_r2 (Tensor, optional): For ProbeDnX, the share of the variance of answers that is foretold, [B]. What
+            stands for the surrogate there is the local fit, which agrees if this is positive.
     """
 
     index: Tensor
@@ -46,6 +49,7 @@ class Certificate:
     doubt: float
     num_hops: int
     ridge: float
+    probe_r2: Tensor | None = None
 
     def __str__(self) -> str:
         if self.index.numel() == 1:
@@ -62,6 +66,8 @@ class Certificate:
         remedy = (
             f"try another 'num_hops' (got {self.num_hops}), 'auto' among them, or a lower 'ridge' (got {self.ridge:g})"
         )
+        if self.probe_r2 is not None:
+            return self._sentence_on_probes(b, expected)
         if self.verdict[b] == NOT_EXPLAINED:
             return f'Not explained by this surrogate, which disagrees with the model: {remedy}.'
         if self.verdict[b] == TRUSTWORTHY:
@@ -74,6 +80,25 @@ class Certificate:
         return (
             f'Doubtful: the expected unfaithfulness is {expected}, more than {self.doubt:.2g}: {remedy}; '
             f"or measure it with 'check'."
+        )
+
+    def _sentence_on_probes(self, b: int, expected: str) -> str:
+        foretold = f'R² of {float(self.probe_r2[b]):.2g}' if self.probe_r2 is not None else ''
+        if self.verdict[b] == NOT_EXPLAINED:
+            return (
+                f"Not explained by these probes, which don't foretell one another ({foretold}): pass more "
+                f"'num_probes', or measure the explanation with 'check'."
+            )
+        if self.verdict[b] == TRUSTWORTHY:
+            return f'Trustworthy: probes foretell one another ({foretold}); the expected unfaithfulness is {expected}.'
+        if self.bias_decides[b]:
+            return (
+                f'Doubtful: on balance no node speaks for it, as the model says it of blank features, too '
+                f"({float(self.bias_evidence[b]):+.2g}): measure the explanation with 'check'."
+            )
+        return (
+            f'Doubtful: the expected unfaithfulness is {expected}, more than {self.doubt:.2g} ({foretold}): pass more '
+            f"'num_probes', or measure it with 'check'."
         )
 
 
@@ -96,8 +121,8 @@ def certificate(distilled: Distilled, nodes: Tensor, evidence: Tensor, doubt: fl
     else:
         bias = surrogate.bias
         in_bias = surrogate.bias[distilled.outputs[nodes].argmax(dim=1)]
-        bound = LIPSCHITZ_OF_SOFTMAX * change
-        moved = ((before + bias).softmax(dim=1) - (evidence + bias).softmax(dim=1)).norm(dim=1)
+        bound = change if surrogate.report.is_linear else LIPSCHITZ_OF_SOFTMAX * change
+        moved = (surrogate.outputs(before + bias) - surrogate.outputs(evidence + bias)).norm(dim=1)
     expected = moved + 2.0 * trust['distillation_error']
     is_doubtful = (expected > doubt) | trust['bias_decides']
     return Certificate(
@@ -110,4 +135,35 @@ def certificate(distilled: Distilled, nodes: Tensor, evidence: Tensor, doubt: fl
         num_hops=surrogate.num_hops,
         ridge=surrogate.report.ridge,
         **trust,
+    )
+
+
+def probe_certificate(
+    distilled: Distilled, nodes: Tensor, kept: Tensor, distance: Tensor, trust: dict[str, Tensor], doubt: float
+) -> Certificate:
+    r"""Judges explanations by probes: the local fit stands for the surrogate.
+
+    Args:
+        distilled, nodes, doubt: As for :func:`certificate`.
+        kept: What the mask of each node leaves of the sum of its scores, [B].
+        distance: How far outputs have moved if the answer has moved by 1, [B].
+        trust: What the probes say of each node.
+    """
+    doubt *= distilled.unit
+    moved = (trust['probe_evidence'] - kept).abs() * distance.to(kept.dtype)
+    expected = moved + trust['distillation_error']
+    is_doubtful = (expected > doubt) | trust['bias_decides']
+    return Certificate(
+        index=nodes,
+        verdict=torch.where(trust['surrogate_agreement'], is_doubtful.long(), NOT_EXPLAINED),
+        surrogate_agreement=trust['surrogate_agreement'],
+        distillation_error=trust['distillation_error'],
+        bias_decides=trust['bias_decides'],
+        bias_evidence=trust['probe_bias'],
+        mask_bound=moved,
+        expected_unfaithfulness=expected,
+        doubt=doubt,
+        num_hops=distilled.surrogate.num_hops,
+        ridge=distilled.surrogate.report.ridge,
+        probe_r2=trust['probe_r2'],
     )

@@ -32,11 +32,11 @@ def positive(name: str, value: Any) -> float:
     return float(value)
 
 
-def count(name: str, value: Any) -> int:
+def count(name: str, value: Any, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"'{name}' must be an int (got {value!r}): pass a whole number from 1 on")
-    if value < 1:
-        raise ValueError(f"'{name}' must be at least 1 (got {value}): pass a whole number from 1 on")
+        raise TypeError(f"'{name}' must be an int (got {value!r}): pass a whole number from {least} on")
+    if value < least:
+        raise ValueError(f"'{name}' must be at least {least} (got {value}): pass a whole number from {least} on")
     return int(value)
 
 
@@ -166,6 +166,20 @@ def teacher_outputs(value: Any, model: Any, x: Tensor) -> None:
             f"'teacher_outputs' must have shape [{x.size(0)}] or [{x.size(0)}, C], one row a node of 'x' (got "
             f'{list(value.shape)}): pass what the model returns for all nodes'
         )
+
+
+def probe_outputs(value: Any, x: Tensor, num_masks: int) -> None:
+    if not isinstance(value, (Tensor, np.ndarray)):
+        raise TypeError(
+            f"'probe_outputs' must be a tensor or a NumPy array (got {type(value).__name__}): stack what the model "
+            f"returns under each of 'probe_masks'"
+        )
+    if len(value.shape) not in (2, 3) or value.shape[0] < num_masks or value.shape[1] != x.size(0) or 0 in value.shape:
+        raise ValueError(
+            f"'probe_outputs' must have shape [{num_masks}, {x.size(0)}] or [{num_masks}, {x.size(0)}, C], what the "
+            f"model returns under each of 'probe_masks' (got {list(value.shape)}): ask it under all of them"
+        )
+    teacher_outputs(value[0], None, x)
 
 
 def index(value: Any, x: Tensor) -> Tensor:

@@ -2,15 +2,17 @@ r"""Directions turn contributions, which are vectors over the model's outputs, i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pyg_dnx.certificate import Certificate, certificate
 from pyg_dnx.distillation import Distilled
-from pyg_dnx.propagation import Rows, padded_rows, row_chunks, rows_of
+from pyg_dnx.propagation import Rows, inner_products, padded_rows, row_chunks, rows_of
 from pyg_dnx.simplex import Solution, solve, solve_adam
 from pyg_dnx.surrogate import Decomposition
 
@@ -19,10 +21,59 @@ class Directions(NamedTuple):
     direction: Tensor  # [B, C]
     duality_gap: Tensor | None = None  # [B], DnX's
     node_weight: Tensor | None = None  # [N], DnX's weights E, their sum over the explained nodes
+    local: tuple[Rows, Tensor] | None = None  # ProbeDnX's: rows of Ã^L, and the effect [nnz] in place of h_j · D_i
+    trust: dict[str, Tensor] | None = None  # ProbeDnX's, [B] each
+
+
+class Rule(ABC):
+    r"""How nodes are scored for the explained ones."""
+
+    facts: ClassVar[tuple[str, ...]] = ()  # what it knows of each explained node besides
+
+    @abstractmethod
+    def __call__(
+        self, decomposition: Decomposition, nodes: Tensor, toward: Tensor | None, rows: Rows | None = None
+    ) -> Directions:
+        r"""Finds the directions of ``nodes`` [B].
+
+        Args:
+            decomposition: The surrogate on the graph.
+            nodes: The explained nodes [B].
+            toward: Directions [B, C] of their targets, or ``None``.
+            rows: The nodes' rows of :math:`\tilde{A}^L`, if they are known; else they are computed in chunks.
+        """
+
+    def score(
+        self, decomposition: Decomposition, nodes: Tensor, toward: Tensor | None, rows: Rows
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        r"""The score of each entry of ``rows``, [nnz], and its ``facts`` on each of ``nodes``, [B]."""
+        direction = self(decomposition, nodes, None, rows).direction if toward is None else toward
+        return inner_products(rows, direction.to(rows.value.dtype), decomposition.hidden).mul_(rows.value), {}
+
+    def to_dict(self) -> dict[str, Any]:
+        r"""The rule as tensors, numbers and strings."""
+        return vars(self)
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any], num_nodes: int) -> Rule:
+        r"""Undoes :meth:`to_dict`, on a graph of so many nodes."""
+        return cls(**content)
+
+    def judge(
+        self,
+        distilled: Distilled,
+        nodes: Tensor,
+        evidence: Tensor,
+        kept: Tensor,
+        trust: dict[str, Tensor],
+        doubt: float,
+    ) -> Certificate:
+        r"""Judges explanations by what their masks leave: ``evidence`` [B, C], of the surrogate, and of scores, [B]."""
+        return certificate(distilled, nodes, evidence, doubt)
 
 
 @dataclass(frozen=True)
-class Projection:
+class Projection(Rule):
     r"""FastDnX's directions: :math:`Z_i - b` as in the paper, what all contributions add up to, or a target's."""
 
     def __call__(
@@ -32,11 +83,11 @@ class Projection:
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(Rule):
     r"""DnX's directions: the optimal dual variable of each node's program over its own neighbourhood.
 
-    With a target, contributions are numbers, whose order is FastDnX's: its direction is taken then, and the program
-    only gives the weights.
+    With a target, contributions are projected on its direction first. They are numbers then, whose order is FastDnX's:
+    its direction is taken, and the program only gives the weights.
     """
 
     epsilon: float
@@ -48,14 +99,6 @@ class Mixture:
     def __call__(
         self, decomposition: Decomposition, nodes: Tensor, toward: Tensor | None, rows: Rows | None = None
     ) -> Directions:
-        r"""Finds the directions of ``nodes`` [B].
-
-        Args:
-            decomposition: The surrogate on the graph.
-            nodes: The explained nodes [B].
-            toward: Directions [B, C] on which contributions are projected first, or ``None``.
-            rows: The nodes' rows of :math:`\tilde{A}^L`, if they are known; else they are computed in chunks.
-        """
         if rows is None:
             operator, num_hops = decomposition.operator, decomposition.surrogate.num_hops
             found = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from torch_geometric.explain.config import ModelConfig, ModelMode
 
 from pyg_dnx.adjacency import Operator, normalized_adjacency
 from pyg_dnx.features import Features, propagate
-from pyg_dnx.solvers import PRECISE_MAX_SIZE, Fit, fit_classifier, fit_regressor, kl_divergence
+from pyg_dnx.probing import UNDRAWN, ask, probe_masks
+from pyg_dnx.solvers import PRECISE_MAX_SIZE, Fit, fit_classifier, fit_regressor, fit_stacked, kl_divergence
 from pyg_dnx.surrogate import Decomposition, Report, Surrogate
 from pyg_dnx.teacher import query, to_targets
 
@@ -31,6 +33,7 @@ class Settings:
     hops: tuple[int, ...]  # candidates for L; with more than one, held-out nodes decide
     ridge: float
     flow: str
+    num_masks: int = 0  # under which the model is asked, too; with none, the distillation is the paper's
 
 
 class Distilled:
@@ -46,6 +49,7 @@ class Distilled:
         self.decomposition = decomposition
         self.outputs = outputs
         self.target = target
+        self.probes: dict[Any, Any] = {}  # the answers to probes of the model, kept as long as it is
 
     @property
     def surrogate(self) -> Surrogate:
@@ -94,11 +98,10 @@ class Distilled:
     def _judge(self, nodes: Tensor | slice) -> dict[str, Tensor]:
         evidence, outputs = self.decomposition.evidence[nodes], self.outputs[nodes].double()
         logits = (evidence + self.surrogate.bias).double()
+        error = (self.surrogate.outputs(logits) - outputs).norm(dim=1)
         if self.surrogate.report.mode == 'regression':
-            error = (logits - outputs).norm(dim=1)
             agreement, by_bias = error <= self.spread + 1e-6, torch.zeros_like(error, dtype=torch.bool)
         else:
-            error = (logits.softmax(dim=1) - outputs).norm(dim=1)
             agreement = logits.argmax(dim=1) == outputs.argmax(dim=1)
             by_bias = logits.argmax(dim=1) != evidence.argmax(dim=1)
         return {
@@ -118,10 +121,11 @@ def distill(
     *,
     operator: Operator | None = None,
     teacher_outputs: Tensor | np.ndarray | None = None,
+    probe_outputs: Tensor | np.ndarray | None = None,
     max_bytes: int = 2**62,
     progress: bool | None = False,
 ) -> Distilled:
-    r"""Distils ``model`` with one evaluation of it, or with none if its outputs are given.
+    r"""Distils ``model`` with one evaluation of it, and one for each mask, or with none if its outputs are given.
 
     Args:
         model: The model.
@@ -130,6 +134,7 @@ def distill(
         settings: How to distil it.
         operator: The graph's operator, if it is known.
         teacher_outputs: What the model returns for all nodes, [N] or [N, C], if it is known.
+        probe_outputs: What it returns under each of ``probe_masks``, [P, N] or [P, N, C], if it is known.
         max_bytes: About how much memory to work in.
         progress: Whether to show a progress bar; ``None`` shows it on a terminal.
     """
@@ -138,7 +143,7 @@ def distill(
     if operator is None:
         operator = normalized_adjacency(edge_index, kwargs.get('edge_weight'), x.size(0), dtype, settings.flow)
     outputs = query(model, x, edge_index, kwargs) if teacher_outputs is None else teacher_outputs
-    precise = torch.float64 if x.numel() <= PRECISE_MAX_SIZE else dtype
+    precise = torch.float64 if (1 + settings.num_masks) * x.numel() <= PRECISE_MAX_SIZE else dtype
     targets, predicted = to_targets(outputs, config, precise, x.device)
     regression = config.mode == ModelMode.regression
 
@@ -148,10 +153,21 @@ def distill(
         num_hops = min(held_out, key=held_out.__getitem__)
 
     features = propagate(operator, x.detach(), num_hops, precise, max_bytes)
-    fit = _fit(features, targets, settings.ridge, regression, progress)
+    if settings.num_masks > 0:
+        masks = probe_masks(x.size(0), settings.num_masks)
+        answers = ask(model, x, edge_index, kwargs, config, masks, UNDRAWN, probe_outputs, progress)
+        masked = (
+            (propagate(operator, x.detach() * mask.to(x.device)[:, None], num_hops, precise, max_bytes), answer)
+            for mask, answer in zip(masks[UNDRAWN:], answers, strict=True)
+        )
+        shift = 0.0 if regression else 1.0 / targets.size(1)
+        parts = ((part, answer - shift) for part, answer in chain([(features, targets)], masked))
+        fit = fit_stacked(parts, (1 + settings.num_masks) * x.size(0), settings.ridge)
+    else:
+        fit = _fit(features, targets, settings.ridge, regression, progress)
     evidence = torch.cat([chunk @ fit.weight.to(chunk.dtype) for _, chunk in features.chunks()])
     del features
-    loss, agreement = _quality(evidence + fit.bias.to(evidence.dtype), targets, regression)
+    loss, agreement = _quality(evidence + fit.bias.to(evidence.dtype), targets, regression, settings.num_masks > 0)
     report = Report(
         kl=loss,
         agreement=agreement,
@@ -162,6 +178,7 @@ def distill(
         num_nodes=x.size(0),
         mode=config.mode.value,
         held_out=held_out,
+        num_masks=settings.num_masks,
     )
     surrogate = Surrogate(fit.weight.to(dtype), fit.bias.to(dtype), num_hops, report, settings.flow)
     decomposition = Decomposition(surrogate, operator, x)
@@ -193,7 +210,7 @@ def _fit(features: Features, targets: Tensor, ridge: float, regression: bool, pr
     return fit_classifier(features, targets, ridge, progress=progress)
 
 
-def _quality(logits: Tensor, targets: Tensor, regression: bool) -> tuple[float, float]:
+def _quality(logits: Tensor, targets: Tensor, regression: bool, masked: bool = False) -> tuple[float, float]:
     r"""The loss and the agreement of a surrogate's ``logits`` with the model's ``targets``."""
     if regression:
         logits, targets = logits.double(), targets.double()
@@ -202,6 +219,9 @@ def _quality(logits: Tensor, targets: Tensor, regression: bool) -> tuple[float, 
         smallest = torch.finfo(targets.dtype).eps * targets.square().sum(dim=1).mean() + torch.finfo(targets.dtype).tiny
         return 0.5 * float(error), 1.0 - float(error / torch.maximum(variance, smallest))
     agreement = (logits.argmax(dim=1) == targets.argmax(dim=1)).double().mean()
+    if masked:
+        error = (logits.double() + 1.0 / logits.size(1) - targets.double()).square().sum(dim=1).mean()
+        return 0.5 * float(error), float(agreement)
     parts = zip(targets.split(2**16), logits.split(2**16), strict=True)
     loss = sum(float(kl_divergence(target.double(), logit.double()).sum()) for target, logit in parts)
     return loss / logits.size(0), float(agreement)

@@ -15,6 +15,7 @@ from torch_geometric.explain.config import MaskType
 from pyg_dnx.attribution import attribute
 from pyg_dnx.directions import Directions
 from pyg_dnx.distillation import Distilled
+from pyg_dnx.local_attribution import LocalAttribution
 from pyg_dnx.masks import to_mask
 from pyg_dnx.surrogate import Decomposition
 
@@ -47,7 +48,10 @@ def to_explanation(
     view: View,
 ) -> Explanation:
     r"""Explains ``nodes`` [B] jointly, by masks and signed scores, and says how far to trust the surrogate there."""
-    attribution = attribute(decomposition, nodes, directions.direction)
+    if directions.local is None:
+        attribution = attribute(decomposition, nodes, directions.direction)
+    else:
+        attribution = LocalAttribution(decomposition, nodes, directions.direction, *directions.local)
     inside = attribution.neighbourhood
     dtype = x.dtype if x.dtype.is_floating_point else torch.float32
     scores = attribution.node_scores()
@@ -95,6 +99,14 @@ def warn_if_not_converged(distilled: Distilled) -> None:
         )
 
 
+def warn_about_missing_probes() -> None:
+    r"""Warns that scores are not ProbeDnX's."""
+    _warn(
+        "ProbeDnX without probes scores nodes as FastDnX with score='target' does: pass a larger 'num_probes', and the "
+        "'model' or its 'probe_outputs'"
+    )
+
+
 def warn_about_randomness() -> None:
     r"""Warns that the model does not repeat its predictions."""
     _warn(
@@ -115,6 +127,10 @@ def warn_if_doubtful(
         return
     disagrees, errs = ~agreement, error > limit
     report, num_hops = distilled.surrogate.report, distilled.surrogate.num_hops
+    if 'probe_r2' in trust:
+        if _share(disagrees) > SHARE_TO_WARN:
+            _warn("Probes don't explain the model where 'probe_r2' is not positive. Try more 'num_probes'.")
+        return
     remedy = f"another 'num_hops' (got {num_hops}), 'auto' among them, or a lower 'ridge' (got {report.ridge:g})"
     if _share(disagrees) > SHARE_TO_WARN:
         where = f'node {int(nodes[0])}' if nodes.numel() == 1 else f'{int(disagrees.sum())} of {nodes.numel()} nodes'

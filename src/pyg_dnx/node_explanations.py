@@ -17,8 +17,9 @@ from pyg_dnx import checks, files
 from pyg_dnx.adjacency import normalized_adjacency
 from pyg_dnx.batch import highest
 from pyg_dnx.certificate import Certificate
-from pyg_dnx.directions import Mixture, Projection
+from pyg_dnx.directions import Mixture, Projection, Rule
 from pyg_dnx.explanation import View, to_explanation
+from pyg_dnx.probe_rule import Probing
 from pyg_dnx.propagation import Rows
 from pyg_dnx.surrogate import Decomposition, Surrogate
 
@@ -43,7 +44,7 @@ class Request:
     r"""How the nodes were explained."""
 
     surrogate: Surrogate
-    rule: Projection | Mixture
+    rule: Rule
     view: View
     model_config: ModelConfig
     num_nodes: int  # of the graph
@@ -62,6 +63,8 @@ class NodeExplanations:
         surrogate_agreement (Tensor): Whether the surrogate predicts the model's class at each of them, [B].
         distillation_error (Tensor): How far its prediction is from the model's there, [B].
         bias_decides (Tensor): Whether its class comes from the bias and not from nodes, [B].
+        probe_r2 (Tensor, optional): For ProbeDnX, the share of the variance of answers to probes that the local fit
+            foretells, [B]. The local fit is the surrogate that the three above speak of then.
         certificate (Certificate, optional): What each explanation is worth if nothing but its top k is left; ``None``
             if all scores were kept: :func:`~pyg_dnx.certify` an item then.
     """
@@ -82,6 +85,7 @@ class NodeExplanations:
         self.surrogate_agreement = trust['surrogate_agreement']
         self.distillation_error = trust['distillation_error']
         self.bias_decides = trust['bias_decides']
+        self.probe_r2 = trust.get('probe_r2')
         self.certificate = certificate
         self._top = top
         self._trust = trust
@@ -186,7 +190,7 @@ class NodeExplanations:
             'trust': self._trust,
             'certificate': None if self.certificate is None else vars(self.certificate),
             'surrogate': request.surrogate.to_dict(),
-            'rule': {'name': type(request.rule).__name__, **asdict(request.rule)},
+            'rule': {'name': type(request.rule).__name__, **request.rule.to_dict()},
             'view': _plain(asdict(request.view)),
             'model_config': _plain(vars(request.model_config)),
             'num_nodes': request.num_nodes,
@@ -232,14 +236,14 @@ def _plain(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_dict(content: dict[str, Any]) -> NodeExplanations:
-    rule, view = content['rule'], content['view']
+    rule, view, num_nodes = content['rule'], content['view'], content['num_nodes']
     masks = {name: view[name] and MaskType(view[name]) for name in ('node_mask_type', 'edge_mask_type')}
     request = Request(
         Surrogate.from_dict(content['surrogate']),
-        {kind.__name__: kind for kind in (Projection, Mixture)}[rule.pop('name')](**rule),
+        {kind.__name__: kind for kind in (Projection, Mixture, Probing)}[rule.pop('name')].from_dict(rule, num_nodes),
         View(**{**view, **masks}),
         ModelConfig(**content['model_config']),
-        content['num_nodes'],
+        num_nodes,
         content['target'],
         content['toward'],
     )

@@ -11,6 +11,8 @@ Features come as column blocks of S, which may be on disk: besides these, only a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -59,21 +61,37 @@ def fit_classifier(
 
 def fit_regressor(features: Tensor | Features, outputs: Tensor, ridge: float) -> Fit:
     r"""Fits the ridge regression of ``outputs`` [N, C] on ``features`` [N, F] in closed form."""
-    matrix, outputs = Features.of(features), outputs.double()
-    num_nodes, num_features = matrix.num_nodes, matrix.num_features
-    center, mean = matrix.mean(), outputs.mean(dim=0)
-    if num_features > num_nodes:
-        centered = matrix.rows().double() - center
-        gram = add_to_diagonal(centered @ centered.T / num_nodes, ridge)
-        weight = centered.T @ _solve(gram, (outputs - mean) / num_nodes)
-    else:
-        gram, moment = center.new_zeros(num_features, num_features), center.new_zeros(num_features, outputs.size(1))
-        for rows, chunk in matrix.chunks():
-            centered = chunk.double() - center
-            gram += centered.T @ centered / num_nodes
-            moment += centered.T @ (outputs[rows] - mean) / num_nodes
-        weight = _solve(add_to_diagonal(gram, ridge), moment)
-    return Fit(weight, mean - center @ weight, 'closed form', True)
+    matrix = Features.of(features)
+    return fit_stacked([(matrix, outputs)], matrix.num_nodes, ridge)
+
+
+def fit_stacked(parts: Iterable[tuple[Features, Tensor]], num_rows: int, ridge: float) -> Fit:
+    r"""The same for features and outputs that come in parts, of ``num_rows`` in all, and are gone through once."""
+    parts = iter(parts)
+    first = next(parts)
+    num_features, outputs = first[0].num_features, first[1].double()
+    if num_features > num_rows:
+        every = [(part.rows().double(), answers.double()) for part, answers in chain([first], parts)]
+        dense, outputs = map(torch.cat, zip(*every, strict=True))
+        center, mean = dense.mean(dim=0), outputs.mean(dim=0)
+        centered = dense - center
+        gram = add_to_diagonal(centered @ centered.T / num_rows, ridge)
+        weight = centered.T @ _solve(gram, (outputs - mean) / num_rows)
+        return Fit(weight, mean - center @ weight, 'closed form', True)
+    # Moments about the means of the first part, which are near those of all, so that little is lost to rounding.
+    origin, level = first[0].mean(), outputs.mean(dim=0)
+    gram, moment = origin.new_zeros(num_features, num_features), origin.new_zeros(num_features, level.numel())
+    center, mean = torch.zeros_like(origin), torch.zeros_like(level)
+    for part, answers in chain([first], parts):
+        for rows, chunk in part.chunks():
+            centered, answer = chunk - origin.to(chunk.dtype), answers[rows].double() - level
+            gram += (centered.T @ centered).double() / num_rows
+            moment += (centered.T @ answer.to(chunk.dtype)).double() / num_rows
+            center += centered.sum(dim=0, dtype=torch.float64) / num_rows
+            mean += answer.sum(dim=0) / num_rows
+    gram, moment = gram - torch.outer(center, center), moment - torch.outer(center, mean)
+    weight = _solve(add_to_diagonal(gram, ridge), moment)
+    return Fit(weight, level + mean - (origin + center) @ weight, 'closed form', True)
 
 
 def kl_divergence(probs: Tensor, logits: Tensor) -> Tensor:

@@ -19,7 +19,8 @@ ROWS_AT_A_TIME = 2**17  # of features, which may be on disk or of another type
 class Report:
     r"""How well a surrogate follows the model it was distilled from.
 
-    For regression, ``kl`` is half the mean squared error and ``agreement`` is R².
+    For regression, ``kl`` is half the mean squared error and ``agreement`` is R². For a surrogate that was distilled on
+    masks, ``kl`` is half the mean squared error of its class probabilities, without a mask.
     """
 
     kl: float
@@ -31,17 +32,25 @@ class Report:
     num_nodes: int
     mode: str
     held_out: dict[int, float] | None = None  # by number of hops, where these were chosen by distillation
+    num_masks: int = 0  # under which the model was asked, too
+
+    @property
+    def is_linear(self) -> bool:
+        r"""Whether the surrogate stands for the model's outputs or probabilities themselves, and not for its logits."""
+        return self.mode == 'regression' or self.num_masks > 0
 
     def __str__(self) -> str:
         regression = self.mode == 'regression'
         rows = [
-            ('half squared error' if regression else 'KL to the model', f'{self.kl:.4g}'),
+            ('half squared error' if self.is_linear else 'KL to the model', f'{self.kl:.4g}'),
             ('R2' if regression else 'agreement', f'{self.agreement:.4f}' if regression else f'{self.agreement:.1%}'),
             ('nodes', f'{self.num_nodes:,}'),
             ('solver', f'{self.solver}, {"converged" if self.converged else "not converged"}'),
             ('ridge', f'{self.ridge:g}'),
             ('seconds', f'{self.seconds:.3g}'),
         ]
+        if self.num_masks > 0:
+            rows.append(('masks', f'{self.num_masks}'))
         if self.held_out is not None:
             rows.append(('held-out loss', ', '.join(f'{hops}: {loss:.4g}' for hops, loss in self.held_out.items())))
         return '\n'.join(f'{name:<18} {value}' for name, value in rows)
@@ -79,6 +88,16 @@ class Surrogate:
         checks.content(x, edge_index, edge_weight)
         operator = normalized_adjacency(edge_index, edge_weight, x.size(0), self.weight.dtype, self.flow)
         return Decomposition(self, operator, x).logits
+
+    def outputs(self, logits: Tensor) -> Tensor:
+        r"""What ``logits`` [..., C] say of the model: class probabilities, or regression outputs.
+
+        A surrogate that was distilled on masks has probabilities, less 1 / C, for logits: a linear model of them, which
+        may leave [0, 1].
+        """
+        if self.report.mode == 'regression':
+            return logits
+        return logits + 1.0 / logits.size(-1) if self.report.is_linear else logits.softmax(dim=-1)
 
     def to(self, device: torch.device | str) -> Surrogate:
         r"""Returns the surrogate on another device."""
@@ -130,6 +149,12 @@ class Decomposition:
         self.operator = operator
         parts = [part.to(surrogate.weight.dtype) @ surrogate.weight for part in x.detach().split(ROWS_AT_A_TIME)]
         self.hidden = parts[0] if len(parts) == 1 else torch.cat(parts)  # [N, C]
+
+    def with_hidden(self, hidden: Tensor) -> Decomposition:
+        r"""The same with another :math:`h`, of any width."""
+        other = Decomposition.__new__(Decomposition)
+        other.surrogate, other.operator, other.hidden = self.surrogate, self.operator, hidden
+        return other
 
     @cached_property
     def propagated(self) -> list[Tensor]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 from torch_geometric.explain import Explainer, Explanation
-from torch_geometric.explain.config import ModelMode
 
 from pyg_dnx import bounds, checks
 from pyg_dnx.adjacency import normalized_adjacency
@@ -124,7 +123,7 @@ def bound(
     drawn = torch.randn(size, dtype=torch.float64, generator=generator, device='cpu').to(x.device)
     drawn[0] = 0.0
     features = x.detach()[inside].double() + noise * drawn  # [K + 1, n, F], as they are first
-    regression = config.mode == ModelMode.regression
+    is_linear = surrogate.report.is_linear
     answers: dict[str, list[Tensor]] = {'model': [], 'masked model': [], 'surrogate': [], 'masked surrogate': []}
     with torch.no_grad():
         for perturbed in features:
@@ -134,12 +133,12 @@ def bound(
                 outputs = masked_query(model, changed, edge_index, kwargs, node_mask, None)
                 answers[f'{name}model'].append(to_targets(outputs, config, torch.float64, x.device)[0][nodes])
                 logits = kept @ (perturbed @ weight) + bias
-                answers[f'{name}surrogate'].append(logits if regression else logits.softmax(dim=1))
+                answers[f'{name}surrogate'].append(surrogate.outputs(logits))
     found = {name: torch.stack(values) for name, values in answers.items()}  # [K + 1, B, C]
     error = (found['model'] - found['surrogate']).norm(dim=2)
     masked_error = (found['masked model'] - found['masked surrogate']).norm(dim=2)
-    lipschitz = 1.0 if regression else bounds.LIPSCHITZ_OF_SOFTMAX
-    local = 1.0 if regression else bounds.local_lipschitz(found['surrogate'], found['masked surrogate'])
+    lipschitz = 1.0 if is_linear else bounds.LIPSCHITZ_OF_SOFTMAX
+    local = 1.0 if is_linear else bounds.local_lipschitz(found['surrogate'], found['masked surrogate'])
     chances = (noise, num_perturbations, probability)
     return Bounds(
         index=nodes,

@@ -2,15 +2,19 @@ r"""How far to trust an explanation that is at hand."""
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor
 from torch_geometric.explain import Explainer, Explanation
 
 from pyg_dnx import checks
-from pyg_dnx.algorithm import algorithm_of
+from pyg_dnx.algorithm import DistillAndExplain, Inputs, algorithm_of
 from pyg_dnx.certificate import Certificate, certificate
 from pyg_dnx.distillation import Distilled
 from pyg_dnx.faithfulness import inputs_of
+from pyg_dnx.local_attribution import LocalAttribution
+from pyg_dnx.probe_rule import Probing
 from pyg_dnx.propagation import pull_back
 from pyg_dnx.surrogate import Decomposition
 
@@ -25,16 +29,26 @@ def certify(explainer: Explainer, explanation: Explanation) -> Certificate:
         explanation (Explanation): What it returned, or an item of what ``explain_nodes`` did.
     """
     algorithm = algorithm_of(explainer)
-    distilled = algorithm._distill(explainer.model, *inputs_of(explanation))
-    return certificate_of(explanation, distilled, algorithm.doubt)
+    inputs = Inputs(explainer.model, *inputs_of(explanation))
+    return certificate_of(explanation, algorithm, inputs, algorithm._distill(inputs))
 
 
-def certificate_of(explanation: Explanation, distilled: Distilled, doubt: float) -> Certificate:
-    r"""The same, given the distilled model and the expected unfaithfulness above which an explanation is doubtful."""
-    nodes = checks.index(explanation.get('index'), explanation.x)
+def certificate_of(
+    explanation: Explanation, algorithm: DistillAndExplain, inputs: Inputs, distilled: Distilled
+) -> Certificate:
+    r"""The same, given the distilled model."""
+    x, masks = explanation.x, checks.masks(explanation)
+    nodes = checks.index(explanation.get('index'), x)
+    decomposition, target = distilled.decomposition, explanation.get('target')
     with torch.no_grad():
-        evidence = masked_evidence(distilled.decomposition, nodes, explanation.x, *checks.masks(explanation))
-        return certificate(distilled, nodes, evidence, doubt)
+        toward = algorithm._toward(distilled, nodes, target)
+        rule = algorithm._rule(inputs, distilled, nodes, toward, target)
+        if not isinstance(rule, Probing):
+            return certificate(distilled, nodes, masked_evidence(decomposition, nodes, x, *masks), algorithm.doubt)
+        directions = rule(decomposition, nodes, toward)
+        local = LocalAttribution(decomposition, nodes, directions.direction, *cast(Any, directions.local))
+        kept, trust = local.masked(x, *masks), cast(dict[str, Tensor], directions.trust)
+        return rule.judge(distilled, nodes, decomposition.evidence[nodes], kept, trust, algorithm.doubt)
 
 
 def masked_evidence(

@@ -12,7 +12,7 @@ from torch_geometric.explain import Explainer
 from torch_geometric.explain.config import ModelMode
 
 from pyg_dnx import checks
-from pyg_dnx.algorithm import algorithm_of
+from pyg_dnx.algorithm import Inputs, algorithm_of
 from pyg_dnx.certificate import VERDICTS
 from pyg_dnx.faithfulness import check
 from pyg_dnx.surrogate import Report
@@ -121,7 +121,8 @@ def trust_report(
     algorithm = algorithm_of(explainer)
     checks.graph(x, edge_index, kwargs)
     checks.count('num_checks', num_checks)
-    distilled = algorithm._distill(explainer.model, x, edge_index, kwargs, progress=progress)
+    inputs = Inputs(explainer.model, x, edge_index, kwargs, progress=progress)
+    distilled = algorithm._distill(inputs)
     nodes = torch.arange(x.size(0), device=x.device)
     trust, regression = distilled.trust(nodes), explainer.model_config.mode == ModelMode.regression
     values = trust['surrogate_agreement'].double(), trust['distillation_error'].double()
@@ -144,7 +145,7 @@ def trust_report(
     explained = algorithm.explain_nodes(
         explainer.model, x, edge_index, index=sample, target=target, progress=progress, **kwargs
     )
-    certificates = [certificate_of(explanation, distilled, algorithm.doubt) for explanation in explained]
+    certificates = [certificate_of(explanation, algorithm, inputs, distilled) for explanation in explained]
     verdict = torch.cat([certificate.verdict for certificate in certificates])
     measured = check(explainer, explained, progress=progress)
     if measured.fidelity_minus is None:

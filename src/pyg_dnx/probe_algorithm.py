@@ -1,0 +1,176 @@
+r"""ProbeDnX: FastDnX's question, put to the model itself, with some of its neighbours blanked."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch_geometric.explain.config import ExplanationType, ModelMode
+
+from pyg_dnx import checks
+from pyg_dnx.algorithm import DistillAndExplain, Inputs
+from pyg_dnx.cache import SurrogateCache, shared_cache
+from pyg_dnx.certificate import DEFAULT_DOUBT
+from pyg_dnx.directions import Projection, Rule, toward_target
+from pyg_dnx.distillation import Distilled
+from pyg_dnx.explanation import warn_about_missing_probes
+from pyg_dnx.memory import budget
+from pyg_dnx.probe_rule import Probing
+from pyg_dnx.probing import BLANK, UNDRAWN, Bits, ask, probe_masks
+from pyg_dnx.propagation import rows_of
+
+SHARE_OF_MEMORY = 0.25  # that all outputs may take; above, only those along the targets are kept
+NUM_NODES_FOR_NOISE = 64
+
+
+class Probes(NamedTuple):
+    masks: Bits
+    outputs: Tensor  # [P, N, C]; or the answers alone, [P, N, 1]
+    is_answer: bool
+    noise: float
+
+
+class ProbeDnXAlgorithm(DistillAndExplain):
+    r"""ProbeDnX, which explains the model where FastDnX explains its surrogate, and still only evaluates it.
+
+    The model is evaluated once for each of some random masks that blank the features of nodes, the same for all
+    explained nodes. At each of these, its answers are fitted by a linear function of which neighbours it saw
+    (:mod:`pyg_dnx.local_fit`), with :math:`\tilde{A}^L_{ij}` as the size that is expected of neighbour :math:`j`'s
+    effect. These effects are the scores. How well answers foretell one another there, ``probe_r2``, says how far to
+    trust them. Several nodes at once are explained jointly, by the sum of their scores.
+
+    Scores of nodes, and of edges, go by the local fit; those of features share a node's score in proportion to the
+    surrogate's, and are no effects of their own. Without probes, scores are FastDnX's, with a warning.
+
+    Args:
+        num_hops, ridge, contrast, edge_score, mask, cache, max_memory, doubt, distillation, num_masks: See
+            :class:`FastDnXAlgorithm`.
+        num_probes (int): The number of random masks; the model is evaluated so many times, and once with all nodes
+            blanked. (default: ``128``)
+        answer (str): What is explained of a class: its ``'probability'``, or its ``'logit'``, the logarithm of it less
+            the mean over classes. With ``contrast``, the difference between the two classes. For regression it is the
+            output, along the way from the model's answer to blank features. (default: ``'probability'``)
+    """
+
+    _options = (
+        *('num_hops', 'ridge', 'contrast', 'edge_score', 'mask', 'max_memory', 'doubt', 'distillation', 'num_masks'),
+        *('num_probes', 'answer'),
+    )
+
+    def __init__(
+        self,
+        num_hops: int | str | None = None,
+        ridge: float | None = None,
+        contrast: int | str | None = None,
+        edge_score: str = 'flow',
+        mask: str = 'rank',
+        cache: SurrogateCache | None = shared_cache,
+        max_memory: int | None = None,
+        doubt: float = DEFAULT_DOUBT,
+        *,
+        num_probes: int = 128,
+        answer: str = 'probability',
+        distillation: str = 'paper',
+        num_masks: int = 8,
+    ) -> None:
+        options = (num_hops, ridge, 'target', contrast, edge_score, mask, cache, max_memory, doubt)
+        super().__init__(*options, distillation=distillation, num_masks=num_masks)
+        self.num_probes = checks.count('num_probes', num_probes, least=0)
+        self.answer = checks.choice('answer', answer, ('probability', 'logit'))
+
+    @property
+    def _num_probes(self) -> int:
+        return max(self.num_probes, self._num_masks)
+
+    def _rule(
+        self, inputs: Inputs, distilled: Distilled, nodes: Tensor, toward: Tensor | None, target: Tensor | None
+    ) -> Rule:
+        if self.num_probes == 0 or (inputs.model is None and inputs.probe_outputs is None):
+            warn_about_missing_probes()
+            return Projection()
+        assert toward is not None
+        probes = self._probes(inputs, distilled, target)
+        nodes, place = torch.unique(nodes, return_inverse=True)
+        toward = toward.new_empty(nodes.numel(), toward.size(1)).index_copy_(0, place, toward)
+        return self._probing(probes, distilled, nodes, toward)
+
+    def _probing(self, probes: Probes, distilled: Distilled, nodes: Tensor, toward: Tensor) -> Probing:
+        r"""The rule for ``nodes``, ascending, whose targets are in the directions ``toward``."""
+        if probes.is_answer:
+            answers = probes.outputs[:, nodes, 0]
+        else:
+            toward = self._along(distilled, toward, probes.outputs[BLANK, nodes])
+            answers = (self._readable(probes.outputs[:, nodes]) * toward).sum(dim=2)
+        distance = toward.double().norm(dim=1).reciprocal()
+        distance = distance.masked_fill(distance.isinf(), 0.0) * (0.5 if self._takes_logarithms else 1.0)
+        return Probing(probes.masks, nodes, answers.T.double(), probes.noise, distance, distilled.unit)
+
+    @property
+    def _takes_logarithms(self) -> bool:
+        return self.answer == 'logit' and self.model_config.mode != ModelMode.regression
+
+    def _readable(self, outputs: Tensor) -> Tensor:
+        return outputs.clamp(min=torch.finfo(outputs.dtype).tiny).log() if self._takes_logarithms else outputs
+
+    def _along(self, distilled: Distilled, toward: Tensor, blank: Tensor) -> Tensor:
+        r"""The directions along which outputs are answers. For regression, they start at those for blank features."""
+        if self.model_config.mode != ModelMode.regression:
+            return toward
+        return F.normalize(toward + distilled.surrogate.bias - blank, dim=1)
+
+    def _probes(self, inputs: Inputs, distilled: Distilled, target: Tensor | None) -> Probes:
+        r"""The answers to probes, from the cache if they are there."""
+        key: tuple[Any, ...] = (self.num_probes,)
+        toward = None
+        size = (self.num_probes + UNDRAWN) * distilled.outputs.numel() * 4
+        if key not in distilled.probes and size > SHARE_OF_MEMORY * budget(self.max_memory, inputs.x.device):
+            toward = self._toward_everywhere(distilled, target)
+            key = (*key, self.answer, hashlib.sha1(toward.cpu().numpy().tobytes()).digest())
+        if key not in distilled.probes:
+            distilled.probes[key] = self._ask(inputs, distilled, toward)
+        return distilled.probes[key]
+
+    def _toward_everywhere(self, distilled: Distilled, target: Tensor | None) -> Tensor:
+        r"""The directions of all nodes' targets, [N, C]; anything where there is none."""
+        nodes, goal = torch.arange(distilled.outputs.size(0), device=distilled.outputs.device), distilled.outputs
+        if self.explainer_config.explanation_type == ExplanationType.phenomenon and target is not None:
+            goal = target.to(nodes.device)
+        elif self.model_config.mode != ModelMode.regression:
+            goal = goal.argmax(dim=1)
+        if self.model_config.mode != ModelMode.regression:
+            goal = goal.view(-1).long().clamp(0, distilled.outputs.size(1) - 1)
+        return toward_target(distilled, nodes, goal, self.contrast)
+
+    def _ask(self, inputs: Inputs, distilled: Distilled, toward: Tensor | None) -> Probes:
+        r"""Asks the model, and keeps its outputs, or only what they are along ``toward`` [N, C]."""
+        x, config = inputs.x, self.model_config
+        masks = probe_masks(x.size(0), self.num_probes)
+        width = distilled.outputs.size(1) if toward is None else 1
+        kept = distilled.decomposition.evidence.new_empty(masks.size(0), x.size(0), width)
+        graph = (x, inputs.edge_index, inputs.kwargs)
+        blank, *_ = ask(inputs.model, *graph, config, masks[:UNDRAWN], BLANK, inputs.probe_outputs)
+        rest = ask(inputs.model, *graph, config, masks, UNDRAWN, inputs.probe_outputs, inputs.progress)
+        along = None if toward is None else self._along(distilled, toward, blank)
+        for place, outputs in zip(kept, chain([distilled.outputs, blank], rest), strict=True):
+            place.copy_(outputs if along is None else (self._readable(outputs) * along).sum(dim=1, keepdim=True))
+        probes = Probes(Bits.of(masks.to(x.device)), kept, toward is not None, 0.0)
+        return probes._replace(noise=self._noise(probes, distilled, along))
+
+    def _noise(self, probes: Probes, distilled: Distilled, along: Tensor | None) -> float:
+        r"""The noise that suits the model: chosen at some nodes, so that it depends on none that are explained."""
+        decomposition, num_nodes = distilled.decomposition, distilled.outputs.size(0)
+        generator = torch.Generator(device='cpu').manual_seed(0)
+        drawn = torch.randperm(num_nodes, generator=generator, device='cpu')[:NUM_NODES_FOR_NOISE]
+        nodes = drawn.sort().values.to(probes.outputs.device)
+        if along is None:
+            goal = distilled.outputs[nodes]
+            goal = goal if self.model_config.mode == ModelMode.regression else goal.argmax(dim=1)
+            toward = toward_target(distilled, nodes, goal, None)
+        else:
+            toward = along[nodes]
+        rows = rows_of(decomposition.operator, nodes, decomposition.surrogate.num_hops)
+        return self._probing(probes, distilled, nodes, toward).choose_noise(rows)
