@@ -34,6 +34,26 @@ def dense_adjacency(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: i
     return scale[:, None] * matrix * scale
 
 
+def dense_masked_adjacency(graph: Graph, edge_mask: Tensor | None, flow: str = 'source_to_target') -> Tensor:
+    r"""Ã, dense, where each of parallel edges passes on its share by weight, times its mask.
+
+    Self-loops are left, unless each node has exactly one of its own: then PyG has a mask for every message.
+    """
+    edges = graph.edge_index if flow == 'source_to_target' else graph.edge_index.flip(0)
+    matrix = dense_adjacency(edges, graph.edge_weight, graph.x.size(0))
+    if edge_mask is None:
+        return matrix
+    weight = torch.ones(edges.size(1)) if graph.edge_weight is None else graph.edge_weight
+    total, kept = torch.zeros_like(matrix), torch.zeros_like(matrix)
+    loops = edges[0, edges[0] == edges[1]].sort().values
+    own_loops = loops.tolist() == list(range(graph.x.size(0)))
+    for (source, target), value, factor in zip(edges.T.tolist(), weight.tolist(), edge_mask.tolist(), strict=True):
+        if source != target or own_loops:
+            total[target, source] += value
+            kept[target, source] += value * factor
+    return torch.where(total > 0, matrix * kept / total, matrix)
+
+
 def is_overwritten(edge_index: Tensor, edge: int) -> bool:
     r"""Whether an edge is a self-loop in whose place PyG takes a later duplicate, so that it carries nothing."""
     source, target = edge_index[:, edge].tolist()
@@ -45,6 +65,21 @@ def dense_scores(adjacency: Tensor, x: Tensor, weight: Tensor, num_hops: int) ->
     power = torch.linalg.matrix_power(adjacency, num_hops)
     hidden = x.double() @ weight.double()
     return power * (power @ hidden @ hidden.T)
+
+
+class LocalFit(NamedTuple):
+    score: Tensor  # [N, N], of each node (columns) for each (rows)
+    error: Tensor  # [N, P], what each answer is off from what all others say of it
+
+
+def dense_local_fit(power: Tensor, masks: Tensor, answers: Tensor, noise: float) -> LocalFit:
+    r"""ProbeDnX by its definition: v_j = (Ã^L_ij)², G = M diag(v) Mᵀ, score = diag(v) Mᵀ Q⁻¹ y, for each node i."""
+    design, variance, answers = masks.double(), power.square(), answers.T  # [P, N], [N, N], [N, P]
+    gram = torch.einsum('pj,ij,qj->ipq', design, variance, design)
+    scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
+    inverse = (gram + scale * (noise * torch.eye(len(design), dtype=torch.float64) + 10.0)).inverse()
+    weight = torch.einsum('ipq,iq->ip', inverse, answers)
+    return LocalFit(variance * (weight @ design), weight / inverse.diagonal(dim1=1, dim2=2))
 
 
 def example_graphs() -> dict[str, Graph]:
@@ -62,6 +97,18 @@ def example_graphs() -> dict[str, Graph]:
         'no_edges': Graph(x, ring[:, :0], None),
         'one_node': Graph(x[:1], ring[:, :0], None),
     }
+
+
+def random_masks(graph: Graph, seed: int = 0) -> list[tuple[Tensor | None, Tensor | None]]:
+    r"""All kinds of masks, with zeros and ones among them."""
+    generator, (num_nodes, num_features) = torch.Generator().manual_seed(seed), graph.x.shape
+
+    def draw(*shape: int) -> Tensor:
+        return (torch.rand(shape, generator=generator) * 1.6 - 0.3).clamp(0.0, 1.0)
+
+    shapes = {'object': (num_nodes, 1), 'attributes': (num_nodes, num_features), 'common_attributes': (1, num_features)}
+    node_masks = {None: None, **{name: draw(*shape) for name, shape in shapes.items()}}
+    return [(mask, edge) for mask in node_masks.values() for edge in (None, draw(graph.edge_index.size(1)))]
 
 
 @st.composite

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from helpers import Graph, dense_adjacency, example_graphs, graphs, random_decomposition
+from helpers import Graph, dense_masked_adjacency, example_graphs, graphs, random_decomposition, random_masks
 from hypothesis import given
 from hypothesis import strategies as st
 from models import Ring, Teacher, evaluations, explainer, graph
@@ -44,43 +44,11 @@ NUMBERS = ['distillation_error', 'bias_evidence', 'mask_bound', 'expected_unfait
 FLAGS = ['surrogate_agreement', 'bias_decides', 'verdict']
 
 
-def dense_masked_adjacency(graph, edge_mask, flow='source_to_target'):
-    r"""Ã, dense, where each of parallel edges passes on its share by weight, times its mask.
-
-    Self-loops are left, unless each node has exactly one of its own: then PyG has a mask for every message.
-    """
-    edges = graph.edge_index if flow == 'source_to_target' else graph.edge_index.flip(0)
-    matrix = dense_adjacency(edges, graph.edge_weight, graph.x.size(0))
-    if edge_mask is None:
-        return matrix
-    weight = torch.ones(edges.size(1)) if graph.edge_weight is None else graph.edge_weight
-    total, kept = torch.zeros_like(matrix), torch.zeros_like(matrix)
-    loops = edges[0, edges[0] == edges[1]].sort().values
-    own_loops = loops.tolist() == list(range(graph.x.size(0)))
-    for (source, target), value, factor in zip(edges.T.tolist(), weight.tolist(), edge_mask.tolist(), strict=True):
-        if source != target or own_loops:
-            total[target, source] += value
-            kept[target, source] += value * factor
-    return torch.where(total > 0, matrix * kept / total, matrix)
-
-
 def dense_masked_evidence(graph, surrogate, node_mask, edge_mask):
     r"""Z − b of all nodes under masks, [N, C], in float64."""
     power = torch.linalg.matrix_power(dense_masked_adjacency(graph, edge_mask, surrogate.flow), surrogate.num_hops)
     x = graph.x.double() if node_mask is None else node_mask.double() * graph.x.double()
     return power @ x @ surrogate.weight.double()
-
-
-def random_masks(graph, seed=0):
-    r"""All kinds of masks, with zeros and ones among them."""
-    generator, (num_nodes, num_features) = torch.Generator().manual_seed(seed), graph.x.shape
-
-    def draw(*shape):
-        return (torch.rand(shape, generator=generator) * 1.6 - 0.3).clamp(0.0, 1.0)
-
-    shapes = {'object': (num_nodes, 1), 'attributes': (num_nodes, num_features), 'common_attributes': (1, num_features)}
-    node_masks = {None: None, **{name: draw(*shape) for name, shape in shapes.items()}}
-    return [(mask, edge) for mask in node_masks.values() for edge in (None, draw(graph.edge_index.size(1)))]
 
 
 def compare_evidence(graph, decomposition, index, masks, rtol=1e-5, atol=1e-6):

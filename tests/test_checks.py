@@ -2,12 +2,13 @@ r"""Bad input gets a sentence that names it, and leaves everything as it was."""
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from models import TASKS, Teacher, adjacencies, connected, explainer, graph
 from torch_geometric.explain import Explainer
 
-from pyg_dnx import DnX, FastDnX, Surrogate, SurrogateCache, shared_cache
+from pyg_dnx import DnX, FastDnX, ProbeDnX, Surrogate, SurrogateCache, probe_masks, shared_cache
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
@@ -37,6 +38,13 @@ OPTIONS = [  # the argument, a bad value, and what the error says besides the ar
     ('max_memory', 1e9, 'got 1000000000.0'),
     ('max_memory', '1GB', "got '1GB'"),
     ('max_memory', True, 'got True'),
+    ('distillation', 'mask', "'paper', 'masked' (got 'mask')"),
+    ('distillation', None, 'got None'),
+    ('distillation', ['masked'], "got ['masked']"),
+    ('num_masks', 0, 'must be at least 1 (got 0): pass a whole number from 1 on'),
+    ('num_masks', -2, 'got -2'),
+    ('num_masks', 8.0, 'must be an int (got 8.0): pass a whole number from 1 on'),
+    ('num_masks', True, 'got True'),
 ]
 OPTIONS_OF_DNX = [
     ('epsilon', 0.0, 'got 0.0'),
@@ -48,11 +56,25 @@ OPTIONS_OF_DNX = [
     ('epochs', 10.0, 'got 10.0'),
     ('lr', -0.1, 'got -0.1'),
 ]
+OPTIONS_OF_PROBEDNX = [
+    ('num_probes', -1, 'must be at least 0 (got -1): pass a whole number from 0 on'),
+    ('num_probes', 12.0, 'must be an int (got 12.0)'),
+    ('num_probes', '128', "got '128'"),
+    ('num_probes', None, 'got None'),
+    ('num_probes', True, 'got True'),
+    ('answer', 'logits', "must be one of 'probability', 'logit' (got 'logits'): choose one of them"),
+    ('answer', None, 'got None'),
+]
 
 
-@pytest.mark.parametrize(('name', 'value', 'text'), OPTIONS + OPTIONS_OF_DNX)
+@pytest.mark.parametrize(('name', 'value', 'text'), OPTIONS + OPTIONS_OF_DNX + OPTIONS_OF_PROBEDNX)
 def test_options(name, value, text):
-    for kind in (DnX,) if (name, value, text) in OPTIONS_OF_DNX else (FastDnX, DnX):
+    option, kinds = (name, value, text), (FastDnX, DnX)
+    if option not in OPTIONS:
+        kinds = (DnX,) if option in OPTIONS_OF_DNX else (ProbeDnX,)
+    elif name != 'score':
+        kinds = (FastDnX, DnX, ProbeDnX)
+    for kind in kinds:
         with pytest.raises((ValueError, TypeError)) as caught:
             kind(**{name: value})
         assert f"'{name}'" in str(caught.value)
@@ -159,6 +181,26 @@ OUTPUTS = [
 ]
 
 
+GOOD = torch.zeros(8, 8, 3)  # under the first two masks and six more
+PROBE_OUTPUTS = [
+    (GOOD.tolist(), "'probe_outputs' must be a tensor or a NumPy array (got list): stack what the model returns"),
+    (Teacher(), '(got Teacher)'),
+    (GOOD[:7], "'probe_outputs' must have shape [8, 8] or [8, 8, C], what the model returns under each of"),
+    (GOOD[:7], '(got [7, 8, 3]): ask it under all of them'),
+    (GOOD[:, :5], '(got [8, 5, 3])'),
+    (GOOD[0, 0], '(got [3])'),
+    (GOOD[None], '(got [1, 8, 8, 3])'),
+    (GOOD[:, :, :0], '(got [8, 8, 0])'),
+    (GOOD[:0], '(got [0, 8, 3])'),
+    (GOOD.cfloat(), "'probe_outputs' must hold real numbers, densely (got torch.complex64): convert them"),
+    (GOOD.numpy().astype('complex128'), "'probe_outputs' must hold real numbers, densely (got complex128)"),
+    (GOOD.to_sparse(), "'probe_outputs' must hold real numbers, densely"),
+    (np.array([[['a'] * 3] * 8] * 8), "'probe_outputs' must hold real numbers, densely"),
+    (poke(GOOD, NAN), 'must return finite outputs (got NaN or infinity at 1 of 8 nodes)'),
+    (poke(GOOD.flip(0), NAN).flip(0), 'must return finite outputs (got NaN or infinity at 1 of 8 nodes)'),
+]
+
+
 def refused(call, text):
     r"""Checks that ``call`` is refused with ``text``, twice: a failed attempt does not count as a success."""
     for _ in range(2):
@@ -167,7 +209,17 @@ def refused(call, text):
         assert text in str(caught.value)
 
 
-@pytest.fixture(params=[FastDnX, DnX])
+class Masked(FastDnX):
+    def __init__(self, **options):
+        super().__init__(distillation='masked', **options)
+
+
+class Probes(ProbeDnX):
+    def __init__(self, **options):
+        super().__init__(num_probes=6, **options)
+
+
+@pytest.fixture(params=[FastDnX, DnX, Masked, Probes])
 def kind(request):
     return request.param
 
@@ -228,6 +280,32 @@ def test_outputs(kind, task, outputs, text):
     refused(lambda: algorithm.explain_nodes(model, X, EDGES), text)
     assert len(shared_cache) == 0
     assert algorithm.distill(Teacher(task=task), X, EDGES).num_hops == 2
+
+
+@pytest.mark.parametrize(('outputs', 'text'), PROBE_OUTPUTS)
+@pytest.mark.parametrize('known', [Teacher().eval(), None])
+def test_probe_outputs(outputs, text, known):
+    for algorithm in (Probes(), Probes(max_memory=1), FastDnX(distillation='masked', num_masks=6)):
+        explain = connected(algorithm).explain_nodes
+        refused(lambda explain=explain: explain(known, X, EDGES, probe_outputs=outputs), text)
+        assert explain(known, X, EDGES, probe_outputs=GOOD).scores.values().isfinite().all()
+
+
+@pytest.mark.parametrize('columns', [1, 2, 4])
+def test_probe_outputs_are_of_the_model_of_the_teacher_outputs(columns):
+    given = {'teacher_outputs': torch.zeros(8, 3), 'probe_outputs': torch.zeros(8, 8, columns)}
+    text = f"'probe_outputs' must have the shape of 'teacher_outputs', [8, 3], under each mask (got [8, {columns}]): "
+    for algorithm in (Probes(), Probes(max_memory=1), FastDnX(distillation='masked', num_masks=6)):
+        refused(lambda algorithm=algorithm: connected(algorithm).distill(None, X, EDGES, **given), text)
+
+
+@pytest.mark.parametrize('bad', [-1, 1.5, True, None, '3'])
+def test_probe_masks(bad):
+    for name, least, call in [
+        ('num_nodes', 1, lambda: probe_masks(bad)),
+        ('num_probes', 0, lambda: probe_masks(3, bad)),
+    ]:
+        refused(call, f"'{name}' must be {f'at least {least}' if bad == -1 else 'an int'} (got {bad!r}): pass a whole")
 
 
 def test_a_target_outside_the_explained_nodes_may_be_unknown(kind):

@@ -47,9 +47,10 @@ def with_interval(draws):
     return {'value': float(draws[0]), 'low': float(low), 'high': float(high)}
 
 
-def matched(store, part, graph, one, other, shares=SHARES):
-    r"""Two explainers on the same teachers and nodes of a graph, or `None`."""
-    pairs = [store.select(part, graph=graph, explainer=name) for name in (one, other)]
+def matched(store, part, graph, one, other, shares=SHARES, model=None):
+    r"""Two explainers on the same teachers, of one kind if it is given, and nodes of a graph, or `None`."""
+    only = {} if model is None else {'model': model}
+    pairs = [store.select(part, graph=graph, explainer=name, **only) for name in (one, other)]
     teachers = {job[2:4] for job in pairs[0]} & {job[2:4] for job in pairs[1]}
     if not teachers:
         return None
@@ -121,3 +122,49 @@ def options_table(store):
         rows.append([name, *cells])
     columns = ['option', 'chosen on', 'difference from the default', 'confirmed on', 'difference from the default']
     return {'columns': columns, 'rows': rows}
+
+
+FEW = ('0.05', '0.1', '0.5')  # the shares at which methods beyond the paper are compared
+TOLD = ('characterization', 'unfaithfulness')
+
+
+def probes_tables(store, explainers):
+    r"""Methods beyond the paper: means over all teachers, paired differences, and these for each teacher."""
+    graphs = [graph for graph in GRAPHS if store.select('probes', graph=graph)]
+    overall = []
+    for name in explainers:
+        every = [Faithfulness(r, shares=FEW) for g in graphs if (r := store.select('probes', graph=g, explainer=name))]
+        if every:
+            means = (np.mean([one.of(key) for one in every], axis=0) for key in TOLD)
+            overall.append([name, sum(len(one.jobs) for one in every), *map(with_interval, means)])
+    return {
+        'probes': {'columns': ['explainer', 'teachers', *TOLD], 'rows': overall},
+        **{f'probes, {name}': gaps(store, graphs, name, explainers) for name in ('ProbeDnX', 'FastDnX, masked')},
+        'probes, by teacher': by_teacher(store, graphs),
+    }
+
+
+def gaps(store, graphs, name, others):
+    r"""Paired differences in characterization, on all graphs and by graph, and in unfaithfulness on all."""
+    rows = []
+    for other in others:
+        pairs = {g: pair for g in graphs if (pair := matched(store, 'probes', g, name, other, FEW))}
+        if pairs and other != name:
+            found = {g: [a.of(key) - b.of(key) for key in KEYS] for g, (a, b) in pairs.items()}
+            mean = [with_interval(np.mean([gap[KEYS.index(key)] for gap in found.values()], axis=0)) for key in TOLD]
+            rows.append([other, *mean, *(with_interval(found[g][0]) if g in found else None for g in graphs)])
+    return {'columns': [f'{name} minus', *TOLD, *graphs], 'rows': rows}
+
+
+def by_teacher(store, graphs):
+    r"""ProbeDnX's characterization minus that of both Integrated Gradients, for each kind of model on each graph."""
+    rows = []
+    for graph in graphs:
+        for model in sorted({job.model for job in store.select('probes', graph=graph)}):
+            cells = []
+            for other in ('IG, logit', 'IG, probability'):
+                pair = matched(store, 'probes', graph, 'ProbeDnX', other, FEW, model)
+                cells.append(with_interval(pair[0].of(KEYS[0]) - pair[1].of(KEYS[0])) if pair else None)
+            if any(cells):
+                rows.append([graph, model, *cells])
+    return {'columns': ['graph', 'model', 'ProbeDnX minus IG, logit', 'ProbeDnX minus IG, probability'], 'rows': rows}

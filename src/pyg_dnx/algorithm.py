@@ -189,7 +189,7 @@ class DistillAndExplain(ExplainerAlgorithm):
             rule = self._rule(inputs, distilled, nodes, toward, target)
             kept = None
             if checkpoint is not None:
-                parts = {'index': nodes, 'toward': toward, 'top_k': top_k, 'rule': repr(rule)}
+                parts = {'index': nodes, 'toward': toward, 'top_k': top_k, **rule.identity()}
                 evidence = decomposition.evidence[nodes].norm(dim=1)  # tells other models and graphs apart
                 kept = Checkpoint(checkpoint, {**parts, 'num_hops': surrogate.num_hops, 'evidence': evidence})
             found, more = score_nodes(decomposition, nodes, toward, rule, top_k, self.max_memory, progress, kept)
@@ -266,15 +266,17 @@ class DistillAndExplain(ExplainerAlgorithm):
         probe_outputs: Tensor | np.ndarray | None,
         progress: bool | None,
     ) -> Inputs:
+        if teacher_outputs is not None:
+            checks.teacher_outputs(teacher_outputs, model, x)
         if probe_outputs is not None:
-            checks.probe_outputs(probe_outputs, x, self._num_probes + UNDRAWN)
+            checks.probe_outputs(probe_outputs, x, self._num_probes + UNDRAWN, teacher_outputs)
         elif model is None and self._num_masks > 0:
             raise TypeError(
                 "'model' must be a module unless 'probe_outputs' is given, as the model is asked under masks for "
                 "distillation 'masked' (got None): pass one of them, or distillation 'paper'"
             )
-        if probe_outputs is None or teacher_outputs is not None:
-            checks.teacher_outputs(teacher_outputs, model, x)
+        elif teacher_outputs is None:
+            checks.teacher_outputs(None, model, x)
         return Inputs(model, x, edge_index, kwargs, teacher_outputs, probe_outputs, progress)
 
     def _distill(self, inputs: Inputs, target: Tensor | None = None) -> Distilled:

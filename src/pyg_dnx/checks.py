@@ -155,12 +155,7 @@ def teacher_outputs(value: Any, model: Any, x: Tensor) -> None:
             f"'teacher_outputs' must be a tensor or a NumPy array (got {type(value).__name__}): pass what the model "
             f'returns for all nodes'
         )
-    if isinstance(value, Tensor):
-        is_plain = value.layout == torch.strided and not value.is_complex()
-    else:
-        is_plain = value.dtype.kind in 'biuf'
-    if not is_plain:
-        raise TypeError(f"'teacher_outputs' must hold real numbers, densely (got {value.dtype}): convert them")
+    _real('teacher_outputs', value)
     if len(value.shape) not in (1, 2) or value.shape[0] != x.size(0) or 0 in value.shape:
         raise ValueError(
             f"'teacher_outputs' must have shape [{x.size(0)}] or [{x.size(0)}, C], one row a node of 'x' (got "
@@ -168,18 +163,32 @@ def teacher_outputs(value: Any, model: Any, x: Tensor) -> None:
         )
 
 
-def probe_outputs(value: Any, x: Tensor, num_masks: int) -> None:
+def _real(name: str, value: Tensor | np.ndarray) -> None:
+    if isinstance(value, Tensor):
+        is_plain = value.layout == torch.strided and not value.is_complex()
+    else:
+        is_plain = value.dtype.kind in 'biuf'
+    if not is_plain:
+        raise TypeError(f"'{name}' must hold real numbers, densely (got {value.dtype}): convert them")
+
+
+def probe_outputs(value: Any, x: Tensor, num_masks: int, unmasked: Any = None) -> None:
     if not isinstance(value, (Tensor, np.ndarray)):
         raise TypeError(
             f"'probe_outputs' must be a tensor or a NumPy array (got {type(value).__name__}): stack what the model "
             f"returns under each of 'probe_masks'"
         )
+    _real('probe_outputs', value)
     if len(value.shape) not in (2, 3) or value.shape[0] < num_masks or value.shape[1] != x.size(0) or 0 in value.shape:
         raise ValueError(
             f"'probe_outputs' must have shape [{num_masks}, {x.size(0)}] or [{num_masks}, {x.size(0)}, C], what the "
             f"model returns under each of 'probe_masks' (got {list(value.shape)}): ask it under all of them"
         )
-    teacher_outputs(value[0], None, x)
+    if unmasked is not None and tuple(unmasked.shape) != tuple(value.shape[1:]):
+        raise ValueError(
+            f"'probe_outputs' must have the shape of 'teacher_outputs', {list(unmasked.shape)}, under each mask (got "
+            f"{list(value.shape[1:])}): leave out 'teacher_outputs', which are the first of them"
+        )
 
 
 def index(value: Any, x: Tensor) -> Tensor:

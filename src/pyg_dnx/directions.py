@@ -50,6 +50,10 @@ class Rule(ABC):
         direction = self(decomposition, nodes, None, rows).direction if toward is None else toward
         return inner_products(rows, direction.to(rows.value.dtype), decomposition.hidden).mul_(rows.value), {}
 
+    def identity(self) -> dict[str, Any]:
+        r"""What tells the rule apart from others that give other scores."""
+        return {'rule': repr(self)}
+
     def to_dict(self) -> dict[str, Any]:
         r"""The rule as tensors, numbers and strings."""
         return vars(self)

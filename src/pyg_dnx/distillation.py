@@ -2,6 +2,7 @@ r"""Distils a model into a linear surrogate: ask once, solve a convex problem, r
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,6 +51,7 @@ class Distilled:
         self.outputs = outputs
         self.target = target
         self.probes: dict[Any, Any] = {}  # the answers to probes of the model, kept as long as it is
+        self.probing = threading.Lock()
 
     @property
     def surrogate(self) -> Surrogate:

@@ -30,8 +30,8 @@ NUM_NODES_FOR_NOISE = 64
 class Probes(NamedTuple):
     masks: Bits
     outputs: Tensor  # [P, N, C]; or the answers alone, [P, N, 1]
-    is_answer: bool
-    noise: float
+    along: Tensor | None  # the directions of these answers, [N, C]
+    sampled: Tensor  # [P, n, C], the outputs at the nodes where the noise is chosen
 
 
 class ProbeDnXAlgorithm(DistillAndExplain):
@@ -96,25 +96,25 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         probes = self._probes(inputs, distilled, target)
         nodes, place = torch.unique(nodes, return_inverse=True)
         toward = toward.new_empty(nodes.numel(), toward.size(1)).index_copy_(0, place, toward)
-        return self._probing(probes, distilled, nodes, toward)
+        return self._probing(probes, distilled, nodes, toward, self._noise(probes, distilled))
 
-    def _probing(self, probes: Probes, distilled: Distilled, nodes: Tensor, toward: Tensor) -> Probing:
+    def _probing(self, probes: Probes, distilled: Distilled, nodes: Tensor, toward: Tensor, noise: float) -> Probing:
         r"""The rule for ``nodes``, ascending, whose targets are in the directions ``toward``."""
-        if probes.is_answer:
-            answers = probes.outputs[:, nodes, 0]
+        if probes.along is not None:
+            toward, answers = probes.along[nodes], probes.outputs[:, nodes, 0]
         else:
             toward = self._along(distilled, toward, probes.outputs[BLANK, nodes])
             answers = (self._readable(probes.outputs[:, nodes]) * toward).sum(dim=2)
         distance = toward.double().norm(dim=1).reciprocal()
         distance = distance.masked_fill(distance.isinf(), 0.0) * (0.5 if self._takes_logarithms else 1.0)
-        return Probing(probes.masks, nodes, answers.T.double(), probes.noise, distance, distilled.unit)
+        return Probing(probes.masks, nodes, answers.T.double(), noise, distance, distilled.unit)
 
     @property
     def _takes_logarithms(self) -> bool:
         return self.answer == 'logit' and self.model_config.mode != ModelMode.regression
 
     def _readable(self, outputs: Tensor) -> Tensor:
-        return outputs.clamp(min=torch.finfo(outputs.dtype).tiny).log() if self._takes_logarithms else outputs
+        return outputs.clamp(min=torch.finfo(torch.float32).tiny).log() if self._takes_logarithms else outputs
 
     def _along(self, distilled: Distilled, toward: Tensor, blank: Tensor) -> Tensor:
         r"""The directions along which outputs are answers. For regression, they start at those for blank features."""
@@ -126,23 +126,24 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         r"""The answers to probes, from the cache if they are there."""
         key: tuple[Any, ...] = (self.num_probes,)
         toward = None
-        size = (self.num_probes + UNDRAWN) * distilled.outputs.numel() * 4
+        size = (self.num_probes + UNDRAWN) * distilled.decomposition.evidence.nbytes
         if key not in distilled.probes and size > SHARE_OF_MEMORY * budget(self.max_memory, inputs.x.device):
             toward = self._toward_everywhere(distilled, target)
             key = (*key, self.answer, hashlib.sha1(toward.cpu().numpy().tobytes()).digest())
-        if key not in distilled.probes:
-            distilled.probes[key] = self._ask(inputs, distilled, toward)
-        return distilled.probes[key]
+        with distilled.probing:  # one thread asks, and the others wait for it
+            if key not in distilled.probes:
+                distilled.probes[key] = self._ask(inputs, distilled, toward)
+            return distilled.probes[key]
 
     def _toward_everywhere(self, distilled: Distilled, target: Tensor | None) -> Tensor:
         r"""The directions of all nodes' targets, [N, C]; anything where there is none."""
         nodes, goal = torch.arange(distilled.outputs.size(0), device=distilled.outputs.device), distilled.outputs
         if self.explainer_config.explanation_type == ExplanationType.phenomenon and target is not None:
-            goal = target.to(nodes.device)
+            goal = target.detach().to(nodes.device).reshape(nodes.numel(), -1)
         elif self.model_config.mode != ModelMode.regression:
             goal = goal.argmax(dim=1)
         if self.model_config.mode != ModelMode.regression:
-            goal = goal.view(-1).long().clamp(0, distilled.outputs.size(1) - 1)
+            goal = goal.reshape(-1).long().clamp(0, distilled.outputs.size(1) - 1)
         return toward_target(distilled, nodes, goal, self.contrast)
 
     def _ask(self, inputs: Inputs, distilled: Distilled, toward: Tensor | None) -> Probes:
@@ -155,22 +156,29 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         blank, *_ = ask(inputs.model, *graph, config, masks[:UNDRAWN], BLANK, inputs.probe_outputs)
         rest = ask(inputs.model, *graph, config, masks, UNDRAWN, inputs.probe_outputs, inputs.progress)
         along = None if toward is None else self._along(distilled, toward, blank)
+        sample, sampled = _sample(x), []
         for place, outputs in zip(kept, chain([distilled.outputs, blank], rest), strict=True):
             place.copy_(outputs if along is None else (self._readable(outputs) * along).sum(dim=1, keepdim=True))
-        probes = Probes(Bits.of(masks.to(x.device)), kept, toward is not None, 0.0)
-        return probes._replace(noise=self._noise(probes, distilled, along))
+            sampled.append(outputs[sample].to(kept.dtype))
+        return Probes(Bits.of(masks.to(x.device)), kept, along, torch.stack(sampled))
 
-    def _noise(self, probes: Probes, distilled: Distilled, along: Tensor | None) -> float:
-        r"""The noise that suits the model: chosen at some nodes, so that it depends on none that are explained."""
-        decomposition, num_nodes = distilled.decomposition, distilled.outputs.size(0)
-        generator = torch.Generator(device='cpu').manual_seed(0)
-        drawn = torch.randperm(num_nodes, generator=generator, device='cpu')[:NUM_NODES_FOR_NOISE]
-        nodes = drawn.sort().values.to(probes.outputs.device)
-        if along is None:
+    def _noise(self, probes: Probes, distilled: Distilled) -> float:
+        r"""The noise that suits the model: chosen for its own answers at some nodes, whatever is explained."""
+        key = ('noise', self.num_probes, self._takes_logarithms)
+        if key not in distilled.probes:
+            decomposition, nodes = distilled.decomposition, _sample(distilled.outputs)
             goal = distilled.outputs[nodes]
             goal = goal if self.model_config.mode == ModelMode.regression else goal.argmax(dim=1)
-            toward = toward_target(distilled, nodes, goal, None)
-        else:
-            toward = along[nodes]
-        rows = rows_of(decomposition.operator, nodes, decomposition.surrogate.num_hops)
-        return self._probing(probes, distilled, nodes, toward).choose_noise(rows)
+            toward = self._along(distilled, toward_target(distilled, nodes, goal, None), probes.sampled[BLANK])
+            answers = (self._readable(probes.sampled) * toward).sum(dim=2).T.double()
+            rows = rows_of(decomposition.operator, nodes, decomposition.surrogate.num_hops)
+            rule = Probing(probes.masks, nodes, answers, 0.0, torch.ones_like(answers[:, 0]), distilled.unit)
+            distilled.probes[key] = rule.choose_noise(rows)
+        return distilled.probes[key]
+
+
+def _sample(values: Tensor) -> Tensor:
+    r"""Some of the nodes of ``values`` [N, ...], ascending."""
+    generator = torch.Generator(device='cpu').manual_seed(0)
+    drawn = torch.randperm(values.size(0), generator=generator, device='cpu')[:NUM_NODES_FOR_NOISE]
+    return drawn.sort().values.to(values.device)

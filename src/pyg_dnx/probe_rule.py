@@ -17,6 +17,7 @@ from pyg_dnx.probing import BLANK, UNDRAWN, Bits, probe_masks
 from pyg_dnx.propagation import MAX_PADDED_SIZE, Rows, padded_rows, row_chunks, rows_of
 from pyg_dnx.surrogate import Decomposition
 
+MAX_GRAM_SIZE = 2**21  # numbers at a time in the covariances of answers
 STILL = 1e-4  # the standard deviation of answers, in units of the outputs, up to which they count as all the same
 
 
@@ -67,7 +68,7 @@ class Probing(Rule):
         effect = torch.zeros_like(rows.value)
         sums = self.answers.new_zeros(2, nodes.numel())
         place = torch.searchsorted(self.nodes, nodes)
-        for group, entry, inside in padded_rows(rows.length, self.masks.num_masks):
+        for group, entry, inside in self._blocks(rows):
             answers = self.answers[place[group]]
             weight, error = local_fit.solve(self._gram(rows, entry, inside), answers, self.noise)
             evidence = torch.zeros_like(weight[:, 0])
@@ -79,7 +80,9 @@ class Probing(Rule):
             sums[:, group] = torch.stack([error.square().mean(dim=1), evidence])
         error, evidence = sums
         answers, distance = self.answers[place], self.distance[place]
-        r2 = 1.0 - error / answers.var(dim=1, correction=0).clamp(min=(STILL * self.unit / distance).square())
+        # Where there is no direction, the answers are all the same.
+        still = torch.where(distance > 0.0, STILL * self.unit / distance, torch.inf)
+        r2 = 1.0 - error / answers.var(dim=1, correction=0).clamp(min=still.square())
         facts = (r2 > 0.0, error.sqrt() * distance, evidence <= 0.0, r2, evidence, answers[:, BLANK])
         dtypes = (torch.bool, effect.dtype, torch.bool, *[effect.dtype] * 3)
         return effect, {name: fact.to(dtype) for name, fact, dtype in zip(self.facts, facts, dtypes, strict=True)}
@@ -99,7 +102,7 @@ class Probing(Rule):
     def choose_noise(self, rows: Rows) -> float:
         r"""The noise under which each answer at ``nodes`` is best foretold by all others; ``rows`` are theirs."""
         gram = self.answers.new_zeros(self.nodes.numel(), self.masks.num_masks, self.masks.num_masks)
-        for group, entry, inside in padded_rows(rows.length, self.masks.num_masks):
+        for group, entry, inside in self._blocks(rows):
             gram[group] = self._gram(rows, entry, inside)
         return local_fit.choose_noise(gram, self.answers)
 
@@ -111,6 +114,12 @@ class Probing(Rule):
             gram.baddbmm_(masks.mT, masks)
         return gram
 
+    def _blocks(self, rows: Rows) -> Iterator[tuple[Tensor, ...]]:
+        r"""Goes through padded blocks of rows, of so few that their covariances [b, P, P] take bounded memory, too."""
+        step = max(1, MAX_GRAM_SIZE // self.masks.num_masks**2)
+        for block in padded_rows(rows.length, self.masks.num_masks):
+            yield from zip(*(part.split(step) for part in block), strict=True)
+
     def _slices(self, entry: Tensor, inside: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         r"""Goes through the columns of a padded block, so many at a time that their masks take bounded memory."""
         step = max(1, MAX_PADDED_SIZE // (entry.size(0) * self.masks.num_masks))
@@ -118,6 +127,9 @@ class Probing(Rule):
 
     def _masks(self, rows: Rows, entry: Tensor) -> Tensor:
         return self.masks.at(rows.column.take(entry).long(), self.answers.dtype)  # [b, m, P]
+
+    def identity(self) -> dict[str, Any]:
+        return {'rule': repr(self), 'answers': self.answers.norm(dim=1)}
 
     def to_dict(self) -> dict[str, Any]:
         numbers = {'num_probes': self.masks.num_masks - UNDRAWN, 'noise': self.noise, 'unit': self.unit}

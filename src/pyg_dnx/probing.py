@@ -15,6 +15,7 @@ from torch import Tensor
 from torch_geometric.explain.config import ModelConfig
 from tqdm import tqdm
 
+from pyg_dnx import checks
 from pyg_dnx.teacher import masked_query, to_targets
 
 GOLDEN = 0.618034  # whose multiples fill the unit interval evenly
@@ -32,6 +33,8 @@ def probe_masks(num_nodes: int, num_probes: int = 128) -> Tensor:
         num_nodes (int): The number of nodes.
         num_probes (int): The number of random masks.
     """
+    checks.count('num_nodes', num_nodes)
+    checks.count('num_probes', num_probes, least=0)
     masks = torch.empty(num_probes + UNDRAWN, num_nodes, dtype=torch.bool, device='cpu')
     masks[0], masks[1] = True, False
     generator = torch.Generator(device='cpu').manual_seed(0)

@@ -1,0 +1,294 @@
+r"""How often ProbeDnX asks the model, when it asks again, and what can be given in the model's place."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from models import Teacher, Versatile, connected, evaluations, explainer, graph
+from probe_case import ProbeCase
+
+from pyg_dnx import NodeExplanations, ProbeDnX, batch, certify, probe_rule, shared_cache
+
+pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
+
+TASKS = ['multiclass raw', 'multiclass log_probs', 'binary raw [N]', 'binary probs [N, 2]', 'regression [N]']
+TASKS += ['regression [N, 2]']
+ASKED = 1 + 1 + 12  # all, none, and the probes below
+CLOSE = {'rtol': 1e-5, 'atol': 1e-7}
+
+
+def as_memmap(outputs, folder):
+    np.save(folder / 'outputs.npy', outputs.numpy())
+    return np.load(folder / 'outputs.npy', mmap_mode='r')
+
+
+WAYS = {'tensor': lambda outputs, folder: outputs, 'array': lambda outputs, folder: outputs.numpy()}
+WAYS |= {'memmap': as_memmap, 'more': lambda outputs, folder: torch.cat([outputs, outputs[:5]])}
+
+
+@pytest.mark.parametrize('way', WAYS)
+@pytest.mark.parametrize('task', TASKS)
+def test_outputs_stand_for_the_model(task, way, tmp_path):
+    case = ProbeCase(task=task, num_probes=12)
+    expected, outputs = case.explain_nodes(), WAYS[way](case.raw, tmp_path)
+    for model in (case.model, None):
+        with evaluations(case.model, 0):
+            found = case.explain_nodes(model=model, given={'probe_outputs': outputs})
+            alone = found[3]
+        torch.testing.assert_close(found.scores.to_dense(), expected.scores.to_dense())
+        torch.testing.assert_close(found.probe_r2, expected.probe_r2)
+        torch.testing.assert_close(alone.node_score, expected[3].node_score)
+        assert found[3].target.equal(expected[3].target)
+
+
+def test_fewer_probes_are_the_first_of_those_given():
+    case = ProbeCase(num_probes=12)
+    found = case.explain_nodes(model=None, num_probes=5, given={'probe_outputs': case.raw})
+    torch.testing.assert_close(found.scores.to_dense(), case.explain_nodes(num_probes=5).scores.to_dense())
+
+
+def test_known_outputs_save_their_evaluation():
+    case = ProbeCase(num_probes=12)
+    with evaluations(case.model, ASKED - 1):
+        found = case.explain_nodes(given={'teacher_outputs': case.raw[0]})
+    torch.testing.assert_close(found.scores.to_dense(), case.explain_nodes().scores.to_dense())
+
+
+def test_the_model_is_asked_once_for_each_probe():
+    case = ProbeCase(num_probes=12)
+    explain = case.explainer(edge='object')
+    with evaluations(case.model, ASKED):
+        found = case.explain_nodes()
+        for other in (
+            case.explain_nodes(),
+            case.explain_nodes(answer='logit'),
+            case.explain_nodes(contrast='runner_up'),
+        ):
+            list(other)
+        case.explain_nodes('phenomenon', target=torch.arange(8) % 3)
+        list(found)
+    with evaluations(case.model, 2):  # PyG's own
+        explanation = explain(case.x, case.edge_index, index=1, **case.kwargs)
+        explain(case.x, case.edge_index, index=2, **case.kwargs)
+    with evaluations(case.model, 0):
+        certify(explain, explanation)
+    with evaluations(case.model, 1 + 7):  # the surrogate is there
+        case.explain_nodes(num_probes=7)
+    shared_cache.clear()
+    with evaluations(case.model, 2 * ASKED):
+        for _ in range(2):
+            list(case.explain_nodes(cache=None))
+
+
+CHANGES = {
+    'model': lambda model, x, edge_index: model.head.weight.data[0].add_(1),
+    'x': lambda model, x, edge_index: x[0].mul_(2),
+    'edge_index': lambda model, x, edge_index: edge_index[1, :1].fill_(4),
+    'attribute': lambda model, x, edge_index: setattr(model, 'scale', 3.0),
+}
+
+
+@pytest.mark.parametrize('change', CHANGES)
+@pytest.mark.parametrize('cache', [True, False])
+@pytest.mark.parametrize('max_memory', [None, 1])
+def test_what_has_changed_is_asked_again(change, cache, max_memory):
+    model, inputs = Versatile().eval(), graph()
+    options = {'num_probes': 12, 'max_memory': max_memory, **({} if cache else {'cache': None})}
+    algorithm = connected(ProbeDnX(**options))
+    before = algorithm.explain_nodes(model, *inputs)
+    CHANGES[change](model, *inputs)
+    with evaluations(model, ASKED):
+        found = algorithm.explain_nodes(model, *inputs)
+    expected = connected(ProbeDnX(num_probes=12, cache=None)).explain_nodes(model, *inputs)
+    torch.testing.assert_close(found.scores.to_dense(), expected.scores.to_dense(), **CLOSE)
+    assert not found.scores.to_dense().allclose(before.scores.to_dense())
+
+
+@pytest.mark.parametrize('way', ['tensor', 'array'])
+def test_changed_outputs_are_noticed(way):
+    case = ProbeCase(num_probes=12)
+    outputs = WAYS[way](case.raw.clone(), None)
+    before = case.explain_nodes(model=None, given={'probe_outputs': outputs})
+    outputs[4:9] *= -1.0
+    after = case.explain_nodes(model=None, given={'probe_outputs': outputs})
+    assert not after.scores.to_dense().allclose(before.scores.to_dense())
+
+
+SCARCE = {  # the task, the type of explanation, and options
+    'model': ('multiclass raw', 'model', {}),
+    'logit': ('multiclass raw', 'model', {'answer': 'logit'}),
+    'runner_up': ('multiclass raw', 'model', {'contrast': 'runner_up'}),
+    'phenomenon': ('multiclass raw', 'phenomenon', {}),
+    'phenomenon, contrast': ('multiclass probs', 'phenomenon', {'contrast': 2, 'answer': 'logit'}),
+    'binary': ('binary raw [N]', 'model', {}),
+    'binary phenomenon': ('binary probs [N, 2]', 'phenomenon', {}),
+    'regression': ('regression [N]', 'model', {}),
+    'regressions': ('regression [N, 2]', 'model', {}),
+    'regression phenomenon': ('regression [N]', 'phenomenon', {}),
+    'regressions phenomenon': ('regression [N, 2]', 'phenomenon', {}),
+}
+
+
+@pytest.mark.parametrize('double', [True, False])
+@pytest.mark.parametrize('name', SCARCE)
+def test_answers_alone_give_the_same_scores(name, double):
+    task, explanation_type, options = SCARCE[name]
+    case, target = ProbeCase(task=task, num_probes=12), None
+    if explanation_type == 'phenomenon':
+        target = {'regression [N]': 3 * case.x[:, 0], 'regression [N, 2]': 3 * case.x[:, :2]}.get(
+            task, torch.arange(8) % 2
+        )
+    if not double:
+        case.x, case.model, case.kwargs = case.x.float(), case.model.float(), {}
+    given = {'top_k': 3}
+    full, scarce = (
+        case.explain_nodes(explanation_type, target=target, cache=None, max_memory=limit, given=given, **options)
+        for limit in (None, 1)
+    )
+    close = CLOSE if double else {'rtol': 1e-3, 'atol': 1e-5}
+    for one, other in zip(scarce.top_k(3), full.top_k(3), strict=True):
+        torch.testing.assert_close(one, other, **close)
+    for field in ('_trust', 'certificate'):
+        first, second = (vars(getattr(found, field)) if field != '_trust' else found._trust for found in (scarce, full))
+        for key, value in second.items():
+            if isinstance(value, torch.Tensor):
+                torch.testing.assert_close(first[key], value, **close)
+
+
+def test_answers_alone_take_less_memory_and_are_not_mixed_up():
+    case, target = ProbeCase(num_probes=12), torch.zeros(8, dtype=torch.long)
+    with evaluations(case.model, 1 + 3 * 13):
+        for label in (0, 1, 0, 1):
+            found = case.explain_nodes('phenomenon', target=target + label, max_memory=1)
+            torch.testing.assert_close(found.scores.to_dense(), case.fit(target + label).score, **CLOSE)
+        case.explain_nodes(max_memory=1)
+    full = case.explain_nodes()  # and are not taken where there is enough
+    torch.testing.assert_close(full.scores.to_dense(), case.fit().score, **CLOSE)
+    with evaluations(case.model, 0):
+        case.explain_nodes('phenomenon', target=target + 2, max_memory=1)
+
+
+def test_unknown_targets_of_other_nodes_change_nothing():
+    for task, unknown in [('regression [N]', torch.nan), ('multiclass raw', -1)]:
+        case = ProbeCase(task=task, num_probes=12)
+        target = case.x[:, 0].clone() if 'regression' in task else torch.arange(8) % 3
+        expected = case.explain_nodes('phenomenon', target=target, index=torch.tensor([1, 2]), cache=None)
+        target[3:] = unknown
+        for limit in (None, 1):
+            given = {'target': target, 'index': torch.tensor([1, 2]), 'max_memory': limit}
+            found = case.explain_nodes('phenomenon', cache=None, **given)
+            torch.testing.assert_close(found.scores.to_dense(), expected.scores.to_dense(), **CLOSE)
+
+
+def test_threads_ask_once():
+    model, inputs, barrier = Versatile().eval(), graph(), threading.Barrier(4)
+
+    def work(node):
+        barrier.wait()
+        return connected(ProbeDnX(num_probes=12)).explain_nodes(model, *inputs, index=node).scores.to_dense()
+
+    with evaluations(model, ASKED), ThreadPoolExecutor(4) as pool:
+        found = torch.cat(list(pool.map(work, range(4))))
+    assert found.equal(connected(ProbeDnX(num_probes=12)).explain_nodes(model, *inputs).scores.to_dense()[:4])
+
+
+@pytest.mark.parametrize('top_k', [None, 3])
+@pytest.mark.parametrize('task', ['multiclass raw', 'regression [N, 2]'])
+def test_saved_explanations_are_whole(task, top_k, tmp_path):
+    case, index = ProbeCase(task=task, num_probes=12), torch.tensor([4, 1, 6])
+    found = case.explain_nodes(index=index, given={'top_k': top_k})
+    found.save(tmp_path / 'file')
+    loaded = NodeExplanations.load(tmp_path / 'file', case.x, case.edge_index, **case.kwargs)
+    assert loaded.probe_r2.equal(found.probe_r2)
+    assert loaded.top_k(3)[1].equal(found.top_k(3)[1])
+    assert repr(loaded._request.rule) == repr(found._request.rule)
+    for one, other in zip(loaded, found, strict=True):
+        for key in ('node_score', 'node_mask', 'probe_r2', 'probe_evidence'):
+            torch.testing.assert_close(one[key], other[key])
+    if top_k is not None:
+        assert loaded.certificate.probe_r2.equal(found.certificate.probe_r2)
+        assert str(loaded.certificate) == str(found.certificate)
+    assert {'probe_r2', 'probe_evidence', 'probe_bias'} <= {*loaded.to_pandas().columns}
+    with pytest.raises(ValueError, match='loaded without their graph'):
+        NodeExplanations.load(tmp_path / 'file')[0]
+
+
+@pytest.mark.parametrize('top_k', [None, 3])
+def test_interruptions_cost_only_what_was_worked_on(top_k, tmp_path, monkeypatch):
+    case, sizes, solve = ProbeCase(num_probes=12), [], probe_rule.local_fit.solve
+    expected = case.explain_nodes(given={'top_k': top_k})
+    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 14)
+
+    def interrupted(gram, *args):
+        sizes.append(gram.size(0))
+        if len(sizes) == 3:
+            raise KeyboardInterrupt
+        return solve(gram, *args)
+
+    monkeypatch.setattr(probe_rule.local_fit, 'solve', interrupted)
+    given = {'top_k': top_k, 'checkpoint': tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        case.explain_nodes(given=given)
+    found = case.explain_nodes(given=given)
+    assert sum(sizes) < 8 + sum(sizes[:3])  # not all nodes again
+    for one, other in zip(found.top_k(3), expected.top_k(3), strict=True):
+        torch.testing.assert_close(one, other)
+    for name, values in expected._trust.items():
+        torch.testing.assert_close(found._trust[name], values)
+    for other in ({'answer': 'logit'}, {'num_probes': 11}, {'contrast': 'runner_up'}):
+        with pytest.raises(ValueError, match=r"'checkpoint' must .* another model, graph, index or option"):
+            case.explain_nodes(given=given, **other)
+
+
+class Failing(Teacher):
+    calls, fails_at = 0, None
+
+    def forward(self, x, edge_index):
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise RuntimeError('halfway')
+        return super().forward(x, edge_index)
+
+
+@pytest.mark.parametrize('fails_at', [None, 2, 6])
+@pytest.mark.parametrize('options', [{}, {'distillation': 'masked'}, {'max_memory': 1}])
+def test_everything_is_left_as_it_was(fails_at, options):
+    model, (x, edge_index), random = Failing().train(), graph(), torch.get_rng_state()
+    model.conv1.eval()
+    state, kept = {name: value.clone() for name, value in model.state_dict().items()}, (x.clone(), edge_index.clone())
+    names = [{**vars(module)} for module in (model.conv1, model.conv2)]
+    algorithm = connected(ProbeDnX(num_probes=12, **options))
+    model.fails_at = fails_at
+    if fails_at is None:
+        algorithm.explain_nodes(model, x, edge_index)
+    else:
+        with pytest.raises(RuntimeError, match='halfway'):
+            algorithm.explain_nodes(model, x, edge_index)
+    assert all(value.equal(state[name]) for name, value in model.state_dict().items())
+    assert [module.training for module in (model, model.conv1, model.conv2)] == [True, False, True]
+    assert [vars(module).keys() for module in (model.conv1, model.conv2)] == [kept.keys() for kept in names]
+    assert x.equal(kept[0])
+    assert edge_index.equal(kept[1])
+    assert torch.get_rng_state().equal(random)
+    model.fails_at = None  # and a failed attempt leaves nothing behind
+    found = algorithm.explain_nodes(model, x, edge_index)
+    expected = connected(ProbeDnX(num_probes=12, cache=None)).explain_nodes(Teacher().eval(), x, edge_index)
+    torch.testing.assert_close(found.scores.to_dense(), expected.scores.to_dense(), **CLOSE)
+
+
+def test_progress_is_shown_when_asked_for(capsys):
+    algorithm = connected(ProbeDnX(num_probes=12, cache=None))
+    for progress, text in [(True, '12/12'), (False, ''), (None, '')]:
+        algorithm.explain_nodes(Teacher().eval(), *graph(), progress=progress)
+        shown = capsys.readouterr().err
+        assert text in shown if text else shown == ''
+
+
+def test_phenomenon_may_be_explained_one_by_one():
+    model, inputs, target = Teacher().eval(), graph(), torch.arange(8) % 3
+    explain = explainer(model, ProbeDnX(num_probes=12, max_memory=1), explanation_type='phenomenon')
+    with evaluations(model, ASKED):
+        first, second = (explain(*inputs, target=target, index=node) for node in (1, 2))
+    assert not first.node_score.equal(second.node_score)
