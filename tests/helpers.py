@@ -72,14 +72,25 @@ class LocalFit(NamedTuple):
     error: Tensor  # [N, P], what each answer is off from what all others say of it
 
 
-def dense_local_fit(power: Tensor, masks: Tensor, answers: Tensor, noise: float) -> LocalFit:
-    r"""ProbeDnX by its definition: v_j = (Ã^L_ij)², G = M diag(v) Mᵀ, score = diag(v) Mᵀ Q⁻¹ y, for each node i."""
-    design, variance, answers = masks.double(), power.square(), answers.T  # [P, N], [N, N], [N, P]
-    gram = torch.einsum('pj,ij,qj->ipq', design, variance, design)
-    scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1)[:, None, None]
-    inverse = (gram + scale * (noise * torch.eye(len(design), dtype=torch.float64) + 10.0)).inverse()
-    weight = torch.einsum('ipq,iq->ip', inverse, answers)
-    return LocalFit(variance * (weight @ design), weight / inverse.diagonal(dim1=1, dim2=2))
+def dense_local_fit(power: Tensor, masks: Tensor, answers: Tensor, noise: float, assumed: Tensor) -> LocalFit:
+    r"""ProbeDnX by its definition, for each node i.
+
+    Effects have the prior covariance S = diag(v) + g / σ² μμᵀ, where v_j = (Ã^L_ij)², μ are the surrogate's effects
+    ``assumed`` [N, N], σ² is the variance of Mμ and g the mean of diag(M diag(v) Mᵀ). Given the answers y, of
+    covariance Q = M S Mᵀ + ρ g I around an unknown c, they are S Mᵀ B y with B = Q⁻¹ - Q⁻¹11ᵀQ⁻¹ / 1ᵀQ⁻¹1.
+    """
+    design, score, error = masks.double(), [], []
+    identity = torch.eye(len(design), dtype=torch.float64)
+    for row, own, y in zip(power, assumed, answers.T, strict=True):
+        scale = ((design * row.square()) @ design.T).diagonal().mean()
+        spread = (design @ own).var(correction=0)
+        multiple = scale / spread if spread > 1e-20 * (design @ own).square().mean() else 0.0
+        prior = row.square().diag() + multiple * torch.outer(own, own)
+        inverse = (design @ prior @ design.T + scale * noise * identity).inverse()
+        inverse -= torch.outer(inverse.sum(dim=1), inverse.sum(dim=0)) / inverse.sum()
+        score.append(prior @ design.T @ inverse @ y)
+        error.append(inverse @ y / inverse.diagonal())
+    return LocalFit(torch.stack(score), torch.stack(error))
 
 
 def example_graphs() -> dict[str, Graph]:

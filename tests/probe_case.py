@@ -45,13 +45,19 @@ class ProbeCase:
         values = self.outputs.log() if self.options.get('answer') == 'logit' else self.outputs
         return (values * self.toward(*goal)).sum(dim=2)
 
+    def assumed(self, *goal):
+        r"""What the surrogate says of each node's effect (columns) on the answers at each (rows), [N, N]."""
+        surrogate = self.algorithm().distill(self.model, self.x, self.edge_index, **self.kwargs)
+        return self.power * (self.toward(*goal) @ (self.x @ surrogate.weight).T)
+
     def noise(self):
         r"""By trying all on all nodes, of which there are fewer than are drawn."""
-        fits = [dense_local_fit(self.power, self.masks, self.answers(), noise) for noise in NOISES]
+        given = self.power, self.masks, self.answers()
+        fits = [dense_local_fit(*given, noise, self.assumed()) for noise in NOISES]
         return NOISES[int(torch.stack([fit.error.square().sum() for fit in fits]).argmin())]
 
     def fit(self, *goal):
-        return dense_local_fit(self.power, self.masks, self.answers(*goal), self.noise())
+        return dense_local_fit(self.power, self.masks, self.answers(*goal), self.noise(), self.assumed(*goal))
 
     def algorithm(self, explanation_type='model', **options):
         return connected(ProbeDnX(**{**self.options, **options}), self.task, explanation_type)

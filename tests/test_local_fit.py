@@ -1,5 +1,7 @@
 r"""The local fit against its formulas, dense and in float64."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 
@@ -9,80 +11,104 @@ from pyg_dnx.local_fit import NOISES, choose_noise, solve
 CLOSE = {'rtol': 1e-6, 'atol': 1e-9}
 
 
+class Problem(NamedTuple):
+    masks: torch.Tensor  # [P, n]
+    variance: torch.Tensor  # [b, n]
+    assumed: torch.Tensor  # μ, [b, n]
+    answers: torch.Tensor  # [b, P], linear up to noise
+
+    @property
+    def given(self):
+        r"""G, z and y."""
+        gram = torch.einsum('pn,bn,qn->bpq', self.masks, self.variance, self.masks)
+        return gram, self.assumed @ self.masks.T, self.answers
+
+    def prior(self, b):
+        r"""The covariance of effects, and the unit of noise, at one node."""
+        unit = (self.masks * self.variance[b]) @ self.masks.T
+        unit = unit.trace() / len(unit)
+        spread = (self.masks @ self.assumed[b]).var(correction=0)
+        return self.variance[b].diag() + unit / spread * torch.outer(self.assumed[b], self.assumed[b]), unit
+
+    def covariance(self, b, noise, intercept=0.0):
+        r"""Q of one node, and what an intercept of some variance adds to it."""
+        prior, unit = self.prior(b)
+        identity = torch.eye(len(self.masks), dtype=torch.float64)
+        return self.masks @ prior @ self.masks.T + unit * (noise * identity + intercept)
+
+
 def problem(num_probes=20, num_nodes=6, batch=3, scale=1.0, noise=0.05, seed=0):
-    r"""Masks [P, n], prior variances [b, n], and answers [b, P] that are linear up to noise."""
     generator = torch.Generator().manual_seed(seed)
     masks = probe_masks(num_nodes, num_probes).double()
     variance = scale * torch.rand(batch, num_nodes, generator=generator, dtype=torch.float64)
     effects = variance.sqrt() * torch.randn(batch, num_nodes, generator=generator, dtype=torch.float64)
     answers = effects @ masks.T + 0.3 * scale**0.5
     answers += noise * scale**0.5 * torch.randn(answers.shape, generator=generator, dtype=torch.float64)
-    return masks, variance, answers, torch.einsum('pn,bn,qn->bpq', masks, variance, masks)
-
-
-def covariance(gram, noise):
-    r"""Q = G + ρ g I + 10 g 11ᵀ of one node."""
-    mean = gram.trace() / len(gram)
-    return gram + noise * mean * torch.eye(len(gram), dtype=torch.float64) + 10 * mean
+    assumed = 7.0 * (effects + 0.5 * variance.sqrt() * torch.randn(effects.shape, generator=generator))
+    return Problem(masks, variance, assumed, answers)
 
 
 @pytest.mark.parametrize('noise', [1e-3, 0.1, 3.0])
 @pytest.mark.parametrize('scale', [1e-12, 1.0, 1e6])
 def test_solve_is_the_formula(noise, scale):
-    _, _, answers, gram = problem(scale=scale)
-    before = gram.clone(), answers.clone()
-    weight, error = solve(gram, answers, noise)
+    case = problem(scale=scale)
+    given = case.given
+    before = [value.clone() for value in given]
+    weight, multiple, error = solve(*given, noise)
     for b in range(3):
-        inverse = covariance(gram[b], noise).inverse()
-        torch.testing.assert_close(weight[b], inverse @ answers[b], rtol=1e-6, atol=0.0)
-        expected = inverse @ answers[b] / inverse.diagonal()
-        torch.testing.assert_close(error[b], expected, rtol=1e-6, atol=1e-12 * scale**0.5)
-    assert gram.equal(before[0])
-    assert answers.equal(before[1])
+        inverse = case.covariance(b, noise).inverse()
+        inverse -= torch.outer(inverse.sum(dim=1), inverse.sum(dim=0)) / inverse.sum()
+        expected = inverse @ case.answers[b]
+        torch.testing.assert_close(weight[b], expected, rtol=1e-6, atol=1e-9 * float(expected.abs().max()))
+        torch.testing.assert_close(error[b], expected / inverse.diagonal(), rtol=1e-6, atol=1e-9 * scale**0.5)
+        effects = case.variance[b] * (case.masks.T @ weight[b]) + multiple[b] * case.assumed[b]
+        expected = case.prior(b)[0] @ case.masks.T @ expected
+        torch.testing.assert_close(effects, expected, rtol=1e-6, atol=1e-9 * scale**0.5)
+    assert all(map(torch.equal, given, before))
 
 
 @pytest.mark.parametrize('noise', [1e-2, 1.0])
 @pytest.mark.parametrize('num_probes', [1, 2, 9, 20])
 def test_errors_are_those_of_leaving_one_out(noise, num_probes):
-    _, _, answers, gram = problem(num_probes)
-    error = solve(gram, answers, noise).error
+    case = problem(num_probes)
+    error = solve(*case.given, noise).error
     for b in range(3):
-        full = covariance(gram[b], noise)
+        full, answers = case.covariance(b, noise, intercept=1e7), case.answers[b]  # it may be anything
         for k in range(num_probes + 2):
             others = [p for p in range(num_probes + 2) if p != k]
-            said = full[k, others] @ torch.linalg.solve(full[others][:, others], answers[b, others])
-            torch.testing.assert_close(error[b, k], answers[b, k] - said, **CLOSE)
+            said = full[k, others] @ torch.linalg.solve(full[others][:, others], answers[others])
+            torch.testing.assert_close(error[b, k], answers[k] - said, rtol=1e-5, atol=1e-6)
 
 
 def test_the_effects_expected_are_those_of_the_prior():
     r"""Ridge regression in the primal: the same posterior mean, by the effects and the intercept themselves."""
-    masks, variance, answers, gram = problem()
-    noise = 0.1
-    weight = solve(gram, answers, noise).weight
+    case, noise = problem(), 0.1
+    weight, multiple, _ = solve(*case.given, noise)
     for b in range(3):
-        mean = gram[b].trace() / len(masks)
-        design = torch.cat([masks, torch.ones(len(masks), 1)], dim=1)
-        precision = torch.cat([1 / variance[b], 1 / (10 * mean)[None]])
-        system = design.T @ design / (noise * mean) + precision.diag()
-        effects = torch.linalg.solve(system, design.T @ answers[b] / (noise * mean))
-        torch.testing.assert_close(variance[b] * (masks.T @ weight[b]), effects[:-1], **CLOSE)
-        torch.testing.assert_close(10 * mean * weight[b].sum(), effects[-1], **CLOSE)
+        prior, unit = case.prior(b)
+        design = torch.cat([case.masks, torch.ones(len(case.masks), 1)], dim=1)
+        precision = torch.block_diag(prior.inverse(), torch.zeros(1, 1))  # none for the intercept
+        system = design.T @ design / (noise * unit) + precision
+        effects = torch.linalg.solve(system, design.T @ case.answers[b] / (noise * unit))
+        found = case.variance[b] * (case.masks.T @ weight[b]) + multiple[b] * case.assumed[b]
+        torch.testing.assert_close(found, effects[:-1], **CLOSE)
+        assert weight[b].sum().abs() < 1e-9  # whatever is added to all answers changes nothing
 
 
 @pytest.mark.parametrize('noise', [0.0, 0.02, 0.3, 3.0])
 @pytest.mark.parametrize('num_nodes', [3, 30])
 @pytest.mark.parametrize('seed', range(4))
 def test_noise_is_the_best_of_all(noise, num_nodes, seed):
-    _, _, answers, gram = problem(num_nodes=num_nodes, noise=noise, seed=seed)
-    losses = [float(solve(gram, answers, candidate).error.square().sum()) for candidate in NOISES]
-    found = choose_noise(gram, answers)
+    gram, account, answers = problem(num_nodes=num_nodes, noise=noise, seed=seed).given
+    losses = [float(solve(gram, account, answers, candidate).error.square().sum()) for candidate in NOISES]
+    found = choose_noise(gram, account, answers)
     assert found in NOISES
-    assert losses[NOISES.index(found)] <= min(losses) * (1 + 1e-5) + 1e-16
-    assert choose_noise(gram * 1e4, answers * 1e2) == pytest.approx(found, rel=1e-9) or noise == 0.0
+    assert losses[NOISES.index(found)] <= min(losses) * (1 + 1e-5) + 1e-12
+    assert choose_noise(gram * 1e4, account, answers * 1e2) == found or noise == 0.0
 
 
 def test_more_noise_is_found_where_there_is_more():
-    found = [choose_noise(*problem(60, 10, 8, noise=noise)[:1:-1]) for noise in (0.0, 0.1, 1.0, 10.0)]
+    found = [choose_noise(*problem(60, 10, 8, noise=noise).given) for noise in (0.0, 0.1, 1.0, 10.0)]
     assert found == sorted(found)
     assert found[0] < 1e-6
     assert found[-1] >= 1.0
@@ -90,16 +116,49 @@ def test_more_noise_is_found_where_there_is_more():
 
 def test_neighbours_without_effect_leave_the_intercept():
     answers = torch.tensor([[1.0, 1.0, 1.0, 3.0], [2.0, 2.0, 2.0, 2.0]], dtype=torch.float64)
-    weight, error = solve(torch.zeros(2, 4, 4, dtype=torch.float64), answers, 0.1)
+    nothing = torch.zeros(2, 4, 4, dtype=torch.float64), torch.zeros(2, 4, dtype=torch.float64)
+    weight, multiple, error = solve(*nothing, answers, 0.1)
     assert weight.isfinite().all()
-    others = (answers.sum(dim=1, keepdim=True) - answers) / 3  # but for the prior on the intercept
-    torch.testing.assert_close(error, answers - others, rtol=0.0, atol=0.02)
-    assert choose_noise(torch.zeros(2, 4, 4, dtype=torch.float64), answers) in NOISES
+    assert not multiple.any()
+    others = (answers.sum(dim=1, keepdim=True) - answers) / 3
+    torch.testing.assert_close(error, answers - others)
+    assert choose_noise(*nothing, answers) in NOISES
 
 
 def test_few_nodes_and_no_noise_are_recovered():
-    masks, variance, answers, gram = problem(noise=0.0)
-    weight, error = solve(gram, answers, min(NOISES))
-    effects = variance * (weight @ masks)
-    torch.testing.assert_close(effects.sum(dim=1), answers[:, 0] - answers[:, 1], rtol=1e-5, atol=1e-7)
+    case = problem(noise=0.0)
+    weight, multiple, error = solve(*case.given, min(NOISES))
+    effects = case.variance * (weight @ case.masks) + multiple[:, None] * case.assumed
+    expected = case.answers[:, 0] - case.answers[:, 1]
+    torch.testing.assert_close(effects.sum(dim=1), expected, rtol=1e-4, atol=1e-6)
     assert error.abs().max() < 1e-5
+
+
+@pytest.mark.parametrize('factor', [1e-9, -3.0, 1e9])
+def test_only_the_direction_of_what_the_surrogate_says_matters(factor):
+    case = problem(noise=0.5)
+    gram, account, answers = case.given
+    one, other = solve(gram, account, answers, 0.1), solve(gram, factor * account, answers, 0.1)
+    torch.testing.assert_close(one.error, other.error, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(one.multiple, factor * other.multiple, rtol=1e-6, atol=1e-9)
+
+
+def test_a_surrogate_that_says_the_same_of_all_probes_is_not_heard():
+    gram, _, answers = problem().given
+    silent = solve(gram, torch.zeros_like(answers), answers, 0.1)
+    for said in (torch.full_like(answers, 0.1), torch.full_like(answers, 1e9)):
+        found = solve(gram, said, answers, 0.1)
+        torch.testing.assert_close(found.error, silent.error)
+        assert not found.multiple.any()
+
+
+def test_a_surrogate_that_knows_the_effects_makes_up_for_few_probes():
+    generator = torch.Generator().manual_seed(0)
+    case = problem(num_probes=10, num_nodes=60, noise=0.01)
+    truth = case.variance.sqrt() * torch.randn(3, 60, generator=generator, dtype=torch.float64)
+    for assumed, is_known in ((truth, True), (torch.randn(3, 60, generator=generator, dtype=torch.float64), False)):
+        told = case._replace(assumed=3.0 * assumed, answers=truth @ case.masks.T)
+        weight, multiple, _ = solve(*told.given, 0.01)
+        found = told.variance * (weight @ told.masks) + multiple[:, None] * told.assumed
+        close = torch.nn.functional.cosine_similarity(found, truth)
+        assert (close > 0.99).all() if is_known else (close < 0.9).all()

@@ -115,7 +115,7 @@ def test_without_probes_scores_are_those_of_fastdnx(task, given):
     model, inputs = Teacher(task=task).eval(), graph()
     with torch.no_grad():
         outputs = model(*inputs)
-    options = {'num_probes': 0} if given == 'no probes' else {}
+    options = {'num_probes': 0} if given == 'no probes' else {'distillation': 'paper'}
     arguments = (None, {'teacher_outputs': outputs}) if given == 'no model' else (model, {})
     algorithm = connected(ProbeDnX(num_hops=2, **options), task)
     with pytest.warns(SurrogateWarning, match=r"without probes .* as FastDnX .*'num_probes', .*'probe_outputs'"):
@@ -136,10 +136,11 @@ def test_with_probes_nothing_is_said_of_it():
 def test_names_and_options():
     assert ProbeDnX is ProbeDnXAlgorithm
     options = "num_hops=2, ridge=None, contrast='runner_up', edge_score='flow', mask='rank', max_memory=None, doubt=0.2"
-    options += ", distillation='masked', num_masks=8, num_probes=5, answer='logit'"
-    algorithm = ProbeDnX(2, contrast='runner_up', num_probes=5, answer='logit', distillation='masked')
+    options += ", distillation='masked', num_masks=8, num_probes=5, answer='logit', shortlist=3"
+    algorithm = ProbeDnX(2, contrast='runner_up', num_probes=5, answer='logit', shortlist=3)
     assert repr(algorithm) == f'ProbeDnXAlgorithm({options})'
     assert (algorithm.score, ProbeDnX().num_probes, ProbeDnX().answer) == ('target', 128, 'probability')
+    assert (ProbeDnX().distillation, ProbeDnX().shortlist) == ('masked', 0)
     with pytest.raises(TypeError, match='score'):
         ProbeDnX(score='projection')
 
@@ -154,14 +155,14 @@ def test_copies_of_an_algorithm(duplicate):
     assert found.scores.values().equal(expected.scores.values())
 
 
-@pytest.mark.parametrize('num_masks', [2, 8])
-def test_the_surrogate_under_it_may_be_a_masked_one(num_masks):
-    case = ProbeCase()
-    paper, masked = case.explain_nodes(), case.explain_nodes(distillation='masked', num_masks=num_masks)
-    assert masked.surrogate.report.num_masks == num_masks
-    torch.testing.assert_close(masked.scores.to_dense(), paper.scores.to_dense())
-    found = case.explain(1, node='attributes', distillation='masked', num_masks=num_masks)
-    torch.testing.assert_close(found.node_score.sum(dim=1), masked.scores.to_dense()[1])
+@pytest.mark.parametrize('options', [{'distillation': 'paper'}, {'num_masks': 2}, {'num_masks': 100}])
+def test_any_surrogate_may_be_under_it(options):
+    case = ProbeCase(**options)
+    found = case.explain_nodes()
+    masks = {'paper': 0}.get(options.get('distillation'), min(16, options.get('num_masks', 8)))
+    assert found.surrogate.report.num_masks == masks
+    torch.testing.assert_close(found.scores.to_dense(), case.fit().score, **CLOSE)
+    assert not found.scores.to_dense().allclose(ProbeCase().explain_nodes().scores.to_dense())
 
 
 @pytest.mark.parametrize('edge_score', ['endpoints', 'geometric', 'flow'])

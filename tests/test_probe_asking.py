@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
 TASKS = ['multiclass raw', 'multiclass log_probs', 'binary raw [N]', 'binary probs [N, 2]', 'regression [N]']
 TASKS += ['regression [N, 2]']
-ASKED = 1 + 1 + 12  # all, none, and the probes below
+ASKED = 1 + 8 + 1 + 12  # all, the masks of the distillation, none, and the probes below
 CLOSE = {'rtol': 1e-5, 'atol': 1e-7}
 
 
@@ -74,8 +74,8 @@ def test_the_model_is_asked_once_for_each_probe():
         explain(case.x, case.edge_index, index=2, **case.kwargs)
     with evaluations(case.model, 0):
         certify(explain, explanation)
-    with evaluations(case.model, 1 + 7):  # the surrogate is there
-        case.explain_nodes(num_probes=7)
+    with evaluations(case.model, 1 + 9):  # the surrogate is there
+        case.explain_nodes(num_probes=9)
     shared_cache.clear()
     with evaluations(case.model, 2 * ASKED):
         for _ in range(2):
@@ -159,7 +159,7 @@ def test_answers_alone_give_the_same_scores(name, double):
 
 def test_answers_alone_take_less_memory_and_are_not_mixed_up():
     case, target = ProbeCase(num_probes=12), torch.zeros(8, dtype=torch.long)
-    with evaluations(case.model, 1 + 3 * 13):
+    with evaluations(case.model, 1 + 8 + 3 * 13):
         for label in (0, 1, 0, 1):
             found = case.explain_nodes('phenomenon', target=target + label, max_memory=1)
             torch.testing.assert_close(found.scores.to_dense(), case.fit(target + label).score, **CLOSE)

@@ -184,6 +184,8 @@ VARIANTS = {
     'ProbeDnX, 256 probes': distilled(ProbeDnX, num_probes=256),
     'ProbeDnX, logit': distilled(ProbeDnX, answer='logit'),
     'ProbeDnX, runner-up': distilled(ProbeDnX, contrast='runner_up'),
+    'ProbeDnX, shortlist of 10': distilled(ProbeDnX, shortlist=10),
+    "ProbeDnX, the paper's surrogate": distilled(ProbeDnX, distillation='paper'),
 }
 # Held against one another on more teachers.
 PROBED = ('FastDnX', 'FastDnX, target', 'FastDnX, masked', 'ProbeDnX', 'IG, logit', 'IG, probability', 'random', 'Ã^L')

@@ -15,11 +15,8 @@ from tqdm import tqdm
 
 from pyg_dnx import checks
 from pyg_dnx.adjacency import is_edge_list
-from pyg_dnx.subgraphs import Neighbourhoods
+from pyg_dnx.subgraphs import MAX_FEATURES_AT_A_TIME, Neighbourhoods, is_close
 from pyg_dnx.teacher import masked_query, receptive_field, to_targets
-
-MAX_FEATURES_AT_A_TIME = 2**24  # numbers in the features of a batch of subgraphs
-LOCALITY_TOLERANCE = 1e-4  # relative to the largest output
 
 
 @dataclass(frozen=True)
@@ -182,7 +179,7 @@ class _Graph:
             clean = self._ask(*inputs)[parts.root]
         except Exception:  # a model that knows the size of its graph; any other error will be seen on the graph, too
             return None
-        if not self._is_close(clean, self.raw[nodes]):
+        if not is_close(clean, self.raw[nodes]):
             return None
         masked = self._ask(*inputs, *masks)[parts.root]
         if not self._is_local(masked[:1], explanations[0], nodes[:1]):
@@ -194,12 +191,8 @@ class _Graph:
         r"""Whether the model answers on the whole graph, under a mask, as on a part of it; asked once a graph."""
         if not self.was_local:
             inputs = (self.x, self.edge_index, self.kwargs)
-            self.was_local = self._is_close(masked, self._ask(*inputs, *checks.masks(explanation))[node])
+            self.was_local = is_close(masked, self._ask(*inputs, *checks.masks(explanation))[node])
         return self.was_local
-
-    @staticmethod
-    def _is_close(outputs: Tensor, expected: Tensor) -> bool:
-        return torch.allclose(outputs, expected, rtol=0.0, atol=LOCALITY_TOLERANCE * float(expected.abs().max()))
 
     def _answers(self, *inputs: Any) -> Tensor:
         return self._as_targets(self._ask(*inputs))

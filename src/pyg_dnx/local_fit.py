@@ -1,14 +1,17 @@
 r"""The model near one node as a linear function of which neighbours it sees, fitted to probes. On plain tensors.
 
-Under mask m, the answer at a node is taken for :math:`c + \sum_j m_j s_j` plus noise. The priors are independent and
-normal: effect :math:`s_j` has variance :math:`v_j`. With the masks in the rows of M, one for each probe,
-:math:`G = M \, \mathrm{diag}(v) M^\top` is what the effects add to the covariance of the answers y, and g the mean of
-its diagonal. The intercept c has variance 10 g, and the noise :math:`\rho g`. The effects expected, given y, are
+Under mask m, the answer at a node is taken for :math:`c + \sum_j m_j s_j` plus noise. The priors are normal. Effects
+:math:`s_j` are independent, with variances :math:`v_j`, but for an unknown multiple of the effects :math:`\mu_j` that
+the surrogate has for them. With the masks in the rows of M, one for each probe, the former add
+:math:`G = M \, \mathrm{diag}(v) M^\top` to the covariance of the answers y; g is the mean of its diagonal. The
+surrogate's own account of the answers is :math:`z = M \mu`, of variance :math:`\sigma^2` over the probes. The multiple has variance
+:math:`\kappa = g / \sigma^2`, the noise :math:`\rho g`, and c may be anything. The effects expected, given y, are
 
 .. math::
-    s = \mathrm{diag}(v) M^\top w, \quad w = Q^{-1} y, \quad Q = G + \rho g I + 10 g \, 1 1^\top,
+    s = \mathrm{diag}(v) M^\top w + \kappa (z^\top w) \mu, \quad w = B y, \quad
+    B = Q^{-1} - \frac{Q^{-1} 1 1^\top Q^{-1}}{1^\top Q^{-1} 1}, \quad Q = G + \kappa z z^\top + \rho g I,
 
-and answer k is off by :math:`w_k / Q^{-1}_{kk}` from what all others say of it.
+and answer k is off by :math:`w_k / B_{kk}` from what all others say of it.
 """
 
 from __future__ import annotations
@@ -18,46 +21,61 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-INTERCEPT = 10.0
-NOISES = (1e-9, 1e-7, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+NOISES = (1e-9, 1e-7, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 
 class Solution(NamedTuple):
     weight: Tensor  # w, [b, P]
+    multiple: Tensor  # κ (z · w), of the surrogate's effects, [b]
     error: Tensor  # what each answer is off from what all others say of it, [b, P]
 
 
-def solve(gram: Tensor, answers: Tensor, noise: float) -> Solution:
+def solve(gram: Tensor, account: Tensor, answers: Tensor, noise: float) -> Solution:
     r"""Fits the answers at b nodes.
 
     Args:
         gram: :math:`G`, [b, P, P].
+        account: :math:`z`, [b, P].
         answers: :math:`y`, [b, P].
         noise: :math:`\rho`.
     """
-    covariance, scale = _with_intercept(gram)
+    covariance, scale, kappa = _covariance(gram, account)
     covariance.diagonal(dim1=1, dim2=2).add_(noise * scale)
     factor = torch.linalg.cholesky(covariance)
-    weight = torch.cholesky_solve(answers[:, :, None], factor)[:, :, 0]
-    return Solution(weight, weight / torch.cholesky_inverse(factor).diagonal(dim1=1, dim2=2))
+    both = torch.stack([answers, torch.ones_like(answers)], dim=2)
+    inverse = torch.cholesky_inverse(factor).diagonal(dim1=1, dim2=2)
+    weight, error = _without_intercept(torch.cholesky_solve(both, factor), inverse)
+    return Solution(weight, (kappa * account * weight).sum(dim=1), error)
 
 
-def choose_noise(gram: Tensor, answers: Tensor) -> float:
+def choose_noise(gram: Tensor, account: Tensor, answers: Tensor) -> float:
     r"""The noise under which answers are best foretold by all others, over all nodes; see :func:`solve`."""
-    covariance, scale = _with_intercept(gram)
+    covariance, scale, _ = _covariance(gram, account)
     values, vectors = torch.linalg.eigh(covariance)
-    turned = (vectors.mT @ answers[:, :, None])[:, :, 0]
+    turned = vectors.mT @ torch.stack([answers, torch.ones_like(answers)], dim=2)
     losses = []
     for noise in NOISES:
-        shrink = 1.0 / (values.clamp(min=0.0) + noise * scale)
-        weight = (vectors @ (shrink * turned)[:, :, None])[:, :, 0]
-        inverse = (vectors.square() @ shrink[:, :, None])[:, :, 0]
-        losses.append(float((weight / inverse).square().sum()))
+        shrink = 1.0 / (values.clamp(min=0.0) + noise * scale)[:, :, None]
+        inverse = (vectors.square() @ shrink)[:, :, 0]
+        _, error = _without_intercept(vectors @ (shrink * turned), inverse)
+        losses.append(float(error.square().sum()))
     return NOISES[min(range(len(NOISES)), key=losses.__getitem__)]
 
 
-def _with_intercept(gram: Tensor) -> tuple[Tensor, Tensor]:
-    r"""G + 10 g 11ᵀ, and g, [b, 1]."""
+def _covariance(gram: Tensor, account: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    r"""G + κ zzᵀ, g and κ, [b, 1]."""
     scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1, keepdim=True)
     scale = torch.where(scale > 0.0, scale, 1.0)  # no neighbour has any effect: the answers are the intercept's
-    return gram + INTERCEPT * scale[:, :, None], scale
+    variance = account.var(dim=1, correction=0, keepdim=True)
+    # A surrogate that says the same of all probes has no account of them.
+    is_heard = variance > 1e-20 * account.square().mean(dim=1, keepdim=True)
+    kappa = torch.where(is_heard, scale / variance, 0.0)
+    return gram + account[:, :, None] * (kappa * account)[:, None], scale, kappa
+
+
+def _without_intercept(solved: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    r"""w and the errors [b, P], from :math:`Q^{-1} [y, 1]` [b, P, 2] and the diagonal of :math:`Q^{-1}` [b, P]."""
+    by_answers, by_ones = solved.unbind(dim=2)
+    total = by_ones.sum(dim=1, keepdim=True)
+    weight = by_answers - by_ones * (by_answers.sum(dim=1, keepdim=True) / total)
+    return weight, weight / (inverse - by_ones.square() / total)

@@ -3,8 +3,9 @@ r"""ProbeDnX: FastDnX's question, put to the model itself, with some of its neig
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -13,15 +14,17 @@ from torch_geometric.explain.config import ExplanationType, ModelMode
 
 from pyg_dnx import checks
 from pyg_dnx.algorithm import DistillAndExplain, Inputs
+from pyg_dnx.batch import score_nodes
 from pyg_dnx.cache import SurrogateCache, shared_cache
 from pyg_dnx.certificate import DEFAULT_DOUBT
 from pyg_dnx.directions import Projection, Rule, toward_target
 from pyg_dnx.distillation import Distilled
 from pyg_dnx.explanation import warn_about_missing_probes
 from pyg_dnx.memory import budget
+from pyg_dnx.pairs import Pairs
 from pyg_dnx.probe_rule import Probing
 from pyg_dnx.probing import BLANK, UNDRAWN, Bits, ask, probe_masks
-from pyg_dnx.propagation import rows_of
+from pyg_dnx.teacher import receptive_field
 
 SHARE_OF_MEMORY = 0.25  # that all outputs may take; above, only those along the targets are kept
 NUM_NODES_FOR_NOISE = 64
@@ -58,7 +61,7 @@ class ProbeDnXAlgorithm(DistillAndExplain):
 
     _options = (
         *('num_hops', 'ridge', 'contrast', 'edge_score', 'mask', 'max_memory', 'doubt', 'distillation', 'num_masks'),
-        *('num_probes', 'answer'),
+        *('num_probes', 'answer', 'shortlist'),
     )
 
     def __init__(
@@ -74,17 +77,23 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         *,
         num_probes: int = 128,
         answer: str = 'probability',
-        distillation: str = 'paper',
+        shortlist: int = 0,
+        distillation: str = 'masked',
         num_masks: int = 8,
     ) -> None:
         options = (num_hops, ridge, 'target', contrast, edge_score, mask, cache, max_memory, doubt)
         super().__init__(*options, distillation=distillation, num_masks=num_masks)
         self.num_probes = checks.count('num_probes', num_probes, least=0)
         self.answer = checks.choice('answer', answer, ('probability', 'logit'))
+        self.shortlist = checks.count('shortlist', shortlist, least=0)
+
+    @property
+    def _num_masks(self) -> int:
+        return min(self.num_probes, super()._num_masks)
 
     @property
     def _num_probes(self) -> int:
-        return max(self.num_probes, self._num_masks)
+        return self.num_probes
 
     def _rule(
         self, inputs: Inputs, distilled: Distilled, nodes: Tensor, toward: Tensor | None, target: Tensor | None
@@ -92,11 +101,11 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         if self.num_probes == 0 or (inputs.model is None and inputs.probe_outputs is None):
             warn_about_missing_probes()
             return Projection()
-        assert toward is not None
-        probes = self._probes(inputs, distilled, target)
+        probes, toward = self._probes(inputs, distilled, target), cast(Tensor, toward)
         nodes, place = torch.unique(nodes, return_inverse=True)
         toward = toward.new_empty(nodes.numel(), toward.size(1)).index_copy_(0, place, toward)
-        return self._probing(probes, distilled, nodes, toward, self._noise(probes, distilled))
+        rule = self._probing(probes, distilled, nodes, toward, self._noise(probes, distilled))
+        return rule if self.shortlist == 0 else self._shortlisted(rule, inputs, distilled)
 
     def _probing(self, probes: Probes, distilled: Distilled, nodes: Tensor, toward: Tensor, noise: float) -> Probing:
         r"""The rule for ``nodes``, ascending, whose targets are in the directions ``toward``."""
@@ -107,7 +116,26 @@ class ProbeDnXAlgorithm(DistillAndExplain):
             answers = (self._readable(probes.outputs[:, nodes]) * toward).sum(dim=2)
         distance = toward.double().norm(dim=1).reciprocal()
         distance = distance.masked_fill(distance.isinf(), 0.0) * (0.5 if self._takes_logarithms else 1.0)
-        return Probing(probes.masks, nodes, answers.T.double(), noise, distance, distilled.unit)
+        return Probing(probes.masks, nodes, toward, answers.T.double(), noise, distance, distilled.unit)
+
+    def _shortlisted(self, rule: Probing, inputs: Inputs, distilled: Distilled) -> Probing:
+        r"""The same rule, with the highest scores given anew in the order of the model's own responses."""
+        if inputs.model is None:
+            raise TypeError(
+                "'model' must be a module for a 'shortlist', on which it is asked (got None): pass it, or no shortlist"
+            )
+        options = (rule, self.shortlist, self.max_memory, inputs.progress)
+        (listed, scores, _), _ = score_nodes(distilled.decomposition, rule.nodes, rule.along, *options)
+        row, place = (listed >= 0).nonzero(as_tuple=True)
+        graph = (inputs.x, inputs.edge_index, inputs.kwargs)
+        reach, flow = receptive_field(inputs.model), self._flow(inputs.model)
+        pairs = Pairs(inputs.model, *graph, self.model_config, distilled.outputs, reach, flow)
+        outputs = pairs.answers(rule.nodes[row], listed[row, place], inputs.progress)
+        without, alone = (self._readable(outputs) * rule.along[row]).sum(dim=2)
+        responses = torch.full_like(scores, -torch.inf, dtype=torch.float64)
+        responses[row, place] = (rule.answers[row, 0] - without) + (alone - rule.answers[row, BLANK])
+        order = responses.argsort(dim=1, descending=True, stable=True)
+        return replace(rule, listed=listed.gather(1, order), listed_score=scores)
 
     @property
     def _takes_logarithms(self) -> bool:
@@ -171,9 +199,8 @@ class ProbeDnXAlgorithm(DistillAndExplain):
             goal = goal if self.model_config.mode == ModelMode.regression else goal.argmax(dim=1)
             toward = self._along(distilled, toward_target(distilled, nodes, goal, None), probes.sampled[BLANK])
             answers = (self._readable(probes.sampled) * toward).sum(dim=2).T.double()
-            rows = rows_of(decomposition.operator, nodes, decomposition.surrogate.num_hops)
-            rule = Probing(probes.masks, nodes, answers, 0.0, torch.ones_like(answers[:, 0]), distilled.unit)
-            distilled.probes[key] = rule.choose_noise(rows)
+            rule = Probing(probes.masks, nodes, toward, answers, 0.0, torch.ones_like(answers[:, 0]), distilled.unit)
+            distilled.probes[key] = rule.choose_noise(decomposition)
         return distilled.probes[key]
 
 

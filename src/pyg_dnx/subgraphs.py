@@ -8,6 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+MAX_FEATURES_AT_A_TIME = 2**24  # numbers in the features of a batch of subgraphs
+LOCALITY_TOLERANCE = 1e-4  # relative to the largest output
+
+
+def is_close(outputs: Tensor, expected: Tensor) -> bool:
+    r"""Whether a model answers on a part of the graph as on the whole."""
+    return torch.allclose(outputs, expected, rtol=0.0, atol=LOCALITY_TOLERANCE * float(expected.abs().max()))
+
 
 class Subgraphs(NamedTuple):
     r"""Disjoint copies of parts of a graph, one for each of some nodes."""
