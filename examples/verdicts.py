@@ -5,6 +5,7 @@ on the paper's synthetic graphs and is judged on others (docs/trust.md).
 
     python examples/verdicts.py --data FOLDER --graphs Cora CiteSeer bitcoin_alpha bitcoin_otc --seeds 2 3
     python examples/verdicts.py --data FOLDER --graphs Cora bitcoin_alpha --seeds 0 --nodes 100 --bounds
+    python examples/verdicts.py --data FOLDER --graphs Cora CiteSeer --seeds 4 --explainer ProbeDnX
 """
 
 import argparse
@@ -19,7 +20,7 @@ from teachers import load, train
 from torch_geometric.explain import Explainer
 from torch_geometric.nn import GAT, GCN, GIN
 
-from pyg_dnx import FastDnX, SurrogateWarning, bound, certify, check, shared_cache
+from pyg_dnx import FastDnX, ProbeDnX, SurrogateWarning, bound, certify, check, shared_cache
 from pyg_dnx.certificate import VERDICTS
 
 parser = argparse.ArgumentParser()
@@ -28,6 +29,7 @@ parser.add_argument('--graphs', nargs='+', default=['Cora', 'CiteSeer', 'bitcoin
 parser.add_argument('--seeds', nargs='+', type=int, default=[2, 3])
 parser.add_argument('--nodes', type=int, default=150)
 parser.add_argument('--doubts', nargs='+', type=float, default=[0.2], help='thresholds to compare')
+parser.add_argument('--explainer', default='FastDnX', choices=['FastDnX', 'masked', 'ProbeDnX'])
 parser.add_argument('--ridge', type=float, help='of the distillation; the default if left out')
 parser.add_argument('--bounds', action='store_true', help='compare bounds with what they bound')
 parser.add_argument('--out', help='a JSON file for all that was measured')
@@ -50,7 +52,9 @@ def explanations(name, family, seed):
     data = load(name, args.data)
     model = train(family, data, seed)
     nodes = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(seed))[: args.nodes]
-    explainer = Explainer(model, FastDnX(ridge=args.ridge), 'model', CONFIG, node_mask_type='object')
+    kind = ProbeDnX if args.explainer == 'ProbeDnX' else FastDnX
+    algorithm = kind(ridge=args.ridge, distillation='paper' if args.explainer == 'FastDnX' else 'masked')
+    explainer = Explainer(model, algorithm, 'model', CONFIG, node_mask_type='object')
     batch = explainer.algorithm.explain_nodes(model, data.x, data.edge_index, index=nodes)
     return explainer, {'ranks': list(batch), 'top 30%': [harden(explanation, 0.3) for explanation in batch]}
 

@@ -299,6 +299,32 @@ def test_probe_outputs_are_of_the_model_of_the_teacher_outputs(columns):
         refused(lambda algorithm=algorithm: connected(algorithm).distill(None, X, EDGES, **given), text)
 
 
+def test_probe_outputs_begin_with_the_teacher_outputs():
+    outputs = torch.randn(8, 8, 3, generator=torch.Generator().manual_seed(0))
+    for known in (outputs[0].flip(0), outputs[0].flip(0).numpy()):
+        given = {'teacher_outputs': known, 'probe_outputs': outputs}
+        refused(lambda given=given: connected(Probes()).distill(None, X, EDGES, **given), "must begin with 'teacher_")
+    given = {'teacher_outputs': outputs[0].numpy() * (1 + 1e-5), 'probe_outputs': outputs}
+    assert connected(Probes()).distill(None, X, EDGES, **given).num_hops >= 0
+
+
+class Dividing(Teacher):
+    r"""A model that can't take blank features."""
+
+    def forward(self, x, edge_index):
+        return super().forward(x / x.abs().sum(dim=1, keepdim=True), edge_index)
+
+
+def test_models_that_cannot_take_blank_features(kind):
+    explain = explainer(Dividing().eval(), kind())
+    if kind in (Masked, Probes):
+        text = "'model' must answer where features are blanked (got: 'model' must return finite outputs"
+        refused(lambda: explain(X, EDGES, index=0), text)
+        refused(lambda: explain(X, EDGES, index=0), "use FastDnX with distillation 'paper'")
+    else:
+        assert explain(X, EDGES, index=0).node_score.isfinite().all()
+
+
 @pytest.mark.parametrize('bad', [-1, 1.5, True, None, '3'])
 def test_probe_masks(bad):
     for name, least, call in [

@@ -134,13 +134,14 @@ def test_few_nodes_and_no_noise_are_recovered():
     assert error.abs().max() < 1e-5
 
 
-@pytest.mark.parametrize('factor', [1e-9, -3.0, 1e9])
+@pytest.mark.parametrize('factor', [1e-100, 1e-9, -3.0, 1e9, 1e200])
 def test_only_the_direction_of_what_the_surrogate_says_matters(factor):
     case = problem(noise=0.5)
     gram, account, answers = case.given
     one, other = solve(gram, account, answers, 0.1), solve(gram, factor * account, answers, 0.1)
     torch.testing.assert_close(one.error, other.error, rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(one.multiple, factor * other.multiple, rtol=1e-6, atol=1e-9)
+    assert solve(gram, 1e-200 * account, answers, 0.1).weight.isfinite().all()
 
 
 def test_a_surrogate_that_says_the_same_of_all_probes_is_not_heard():

@@ -1,5 +1,6 @@
 r"""How often ProbeDnX asks the model, when it asks again, and what can be given in the model's place."""
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -159,8 +160,8 @@ def test_answers_alone_give_the_same_scores(name, double):
 
 def test_answers_alone_take_less_memory_and_are_not_mixed_up():
     case, target = ProbeCase(num_probes=12), torch.zeros(8, dtype=torch.long)
-    with evaluations(case.model, 1 + 8 + 3 * 13):
-        for label in (0, 1, 0, 1):
+    with evaluations(case.model, 1 + 8 + 4 * 13):  # the answers for one set of targets are kept
+        for label in (0, 1, 1, 0):
             found = case.explain_nodes('phenomenon', target=target + label, max_memory=1)
             torch.testing.assert_close(found.scores.to_dense(), case.fit(target + label).score, **CLOSE)
         case.explain_nodes(max_memory=1)
@@ -180,6 +181,43 @@ def test_unknown_targets_of_other_nodes_change_nothing():
             given = {'target': target, 'index': torch.tensor([1, 2]), 'max_memory': limit}
             found = case.explain_nodes('phenomenon', cache=None, **given)
             torch.testing.assert_close(found.scores.to_dense(), expected.scores.to_dense(), **CLOSE)
+
+
+class Remembering(Teacher):
+    r"""Keeps what it computed last."""
+
+    def forward(self, x, edge_index):
+        self.last = super().forward(x, edge_index)
+        return self.last
+
+
+def test_a_model_that_keeps_its_last_outputs_is_asked_once():
+    model, inputs = Remembering().eval(), graph()
+    for _ in range(2):  # it has none yet at first
+        connected(ProbeDnX(num_probes=12)).explain_nodes(model, *inputs)
+    with torch.no_grad():
+        assert model.last.equal(model(*inputs))
+    with evaluations(model, 0):
+        connected(ProbeDnX(num_probes=12)).explain_nodes(model, *inputs)
+
+
+def test_threads_with_other_options_leave_the_model_as_it_was():
+    model, inputs, barrier = Versatile().train(), graph(), threading.Barrier(3)
+    model.conv.cached = True
+    expected = [connected(ProbeDnX(h, num_probes=12, cache=None)).explain_nodes(model, *inputs) for h in (0, 1, 2)]
+    for _ in range(5):
+        shared_cache.clear()
+
+        def work(num_hops):
+            barrier.wait()
+            return connected(ProbeDnX(num_hops, num_probes=12)).explain_nodes(model, *inputs)
+
+        with ThreadPoolExecutor(3) as pool:
+            found = list(pool.map(work, (0, 1, 2)))
+        for one, other in zip(found, expected, strict=True):
+            assert one.scores.values().equal(other.scores.values())
+        assert model.conv.cached
+        assert all(module.training for module in model.modules())
 
 
 def test_threads_ask_once():
@@ -243,11 +281,14 @@ def test_interruptions_cost_only_what_was_worked_on(top_k, tmp_path, monkeypatch
 
 
 class Failing(Teacher):
-    calls, fails_at = 0, None
+    fails_at = None
+
+    def __init__(self):
+        super().__init__()
+        self.count = itertools.count(1)
 
     def forward(self, x, edge_index):
-        self.calls += 1
-        if self.calls == self.fails_at:
+        if next(self.count) == self.fails_at:
             raise RuntimeError('halfway')
         return super().forward(x, edge_index)
 

@@ -128,3 +128,12 @@ def test_outputs_stand_for_the_model(task, first):
         assert one.equal(other)
     with evaluations(model, 1):  # and it is asked as it goes
         next(ask(model, x, edge_index, {}, config, masks, first))
+
+
+def test_masks_do_not_depend_on_the_default_type():
+    masks = probe_masks(50, 8)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert probe_masks(50, 8).equal(masks)
+    finally:
+        torch.set_default_dtype(torch.float32)

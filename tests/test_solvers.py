@@ -192,3 +192,12 @@ def test_features_that_are_always_zero_change_nothing(solver):
     torch.testing.assert_close(found.weight[[1, 2, 4, 6]], expected.weight)
     torch.testing.assert_close(found.bias, expected.bias)
     assert not found.weight[[0, 3, 5]].any()
+
+
+def test_regression_of_single_precision_is_solved_in_double():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(5000, 6, generator=generator)
+    x = 30.0 * torch.cat([x, x + 1e-4 * torch.randn(5000, 6, generator=generator)], dim=1)  # nearly copies
+    y = x.double() @ torch.randn(12, 2, generator=generator, dtype=torch.float64)
+    one, other = fit_regressor(x, y, 1e-5), fit_regressor(x.double(), y, 1e-5)
+    torch.testing.assert_close(one.weight, other.weight, rtol=1e-6, atol=1e-8)

@@ -12,7 +12,7 @@ from torch_geometric.datasets import Planetoid
 from torch_geometric.explain import CaptumExplainer, DummyExplainer, Explainer, GNNExplainer, PGExplainer
 from torch_geometric.nn import GCN
 
-from pyg_dnx import DnX, FastDnX
+from pyg_dnx import DnX, FastDnX, ProbeDnX, shared_cache
 
 PAPER_GRAPHS = ('ba_house', 'ba_community', 'ba_grids', 'tree_cycles', 'tree_grids', 'ba_bottle')
 
@@ -38,6 +38,8 @@ def explainers(model, data):
         'DummyExplainer': (DummyExplainer, masks),
         'FastDnX': (FastDnX, masks),
         'DnX': (DnX, masks),
+        'FastDnX, masked': (lambda: FastDnX(distillation='masked'), masks),
+        'ProbeDnX': (ProbeDnX, masks),
         'Saliency': (lambda: CaptumExplainer('Saliency'), attributes),
         'Integrated Gradients': (lambda: CaptumExplainer('IntegratedGradients'), attributes),
         'GNNExplainer, 100 epochs': (lambda: GNNExplainer(epochs=100), masks),
@@ -86,15 +88,31 @@ def measure(name, args):
     quick = {'one forward': forward, **{label: call(label) for label in found if label not in slow}}
     seconds = side_by_side(quick, args.repeats)
     seconds |= side_by_side({label: call(label) for label in slow}, max(1, args.repeats // 40))
-    fast, dnx = found['FastDnX'].algorithm, found['DnX'].algorithm
-    inputs = (model, data.x, data.edge_index)
+    fast, dnx, masked, probe = (found[name].algorithm for name in ('FastDnX', 'DnX', 'FastDnX, masked', 'ProbeDnX'))
+    inputs, few = (model, data.x, data.edge_index), torch.arange(min(1000, data.num_nodes))
+
+    def anew(algorithm):
+        shared_cache.clear()
+        return algorithm.explain_nodes(*inputs, index=few)
+
     batches = {
         'FastDnX.explain_nodes, a node': lambda: fast.explain_nodes(*inputs),
         'FastDnX.explain_nodes(top_k=10), a node': lambda: fast.explain_nodes(*inputs, top_k=10),
+        'FastDnX, masked.explain_nodes, a node': lambda: masked.explain_nodes(*inputs),
         'DnX.explain_nodes, a node': lambda: dnx.explain_nodes(*inputs),
     }
-    of_all = side_by_side(batches, max(3, args.repeats // 10))
-    return seconds | {label: value / data.num_nodes for label, value in of_all.items()}
+    slower = {'ProbeDnX.explain_nodes, a node': lambda: probe.explain_nodes(*inputs)}
+    distilling = {
+        'FastDnX, masked, a node of 1,000 with distillation': lambda: anew(masked),
+        'ProbeDnX, a node of 1,000 with distillation and probes': lambda: anew(probe),
+    }
+    of_all = side_by_side(batches, max(3, args.repeats // 10)) | side_by_side(slower, 1)
+    of_few = side_by_side(distilling, 1)
+    return (
+        seconds
+        | {label: value / data.num_nodes for label, value in of_all.items()}
+        | {label: value / few.numel() for label, value in of_few.items()}
+    )
 
 
 def run(args):
@@ -110,8 +128,14 @@ def run(args):
             'GNNExplainer / Explainer + FastDnX': slowest / seconds['FastDnX'],
             'GNNExplainer / explain_nodes, a node': slowest / batch,
             'explain_nodes, DnX / FastDnX': seconds['DnX.explain_nodes, a node'] / batch,
+            'explain_nodes, masked / FastDnX': seconds['FastDnX, masked.explain_nodes, a node'] / batch,
         }
-        bars = ('<= 1.2x', '>= 100x', '>= 50,000x', '<= 30x') if name == 'Cora' else ('',) * 4
+        bars = ['<= 1.2x', '>= 100x', '>= 50,000x', '<= 30x', '1x']
+        if 'Integrated Gradients' in seconds:
+            label = 'ProbeDnX, a node of 1,000 with distillation and probes'
+            ratios['Integrated Gradients / ProbeDnX, 1,000'] = seconds['Integrated Gradients'] / seconds[label]
+            bars.append('>= 10x')
+        bars = bars if name == 'Cora' else [''] * len(bars)
         for (label, value), bar in zip(ratios.items(), bars, strict=True):
             say(label, ratio(value), bar)
     return results

@@ -1,4 +1,6 @@
-r"""Writes what `run.py` measured as tables and pictures: docs/results.json, docs/results.md and docs/images.
+r"""Writes what `run.py` measured as tables and pictures: docs/results.md, docs/beyond.md, their JSON and docs/images.
+
+A page is written if there is something to say on it.
 
 python examples/paper/page.py --out results --data FOLDER
 """
@@ -16,7 +18,7 @@ import pictures
 import summary
 import torch
 import torch_geometric
-from explainers import EDGE_EXPLAINERS, EXPLAINERS, JUDGED
+from explainers import EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED
 from run import applies
 from sanity import CHECKED
 from store import Store
@@ -123,21 +125,32 @@ def main():
     os.makedirs(images, exist_ok=True)
     store = Store(args.out)
     store.records = {job: record for job, record in store.records.items() if applies(job)}
-    found = {'made': made(store), 'tables': tables(store), 'curves': intervals.curves(store, EXPLAINERS)}
-    found['bars'] = summary.bars(found['tables'])
-    with open(osp.join(args.docs, 'results.json'), 'w') as file:
+    beyond, paper_parts = ({j: r for j, r in store.records.items() if (j.part == 'probes') == side} for side in (1, 0))
+    if beyond:
+        store.records = beyond
+        write('beyond', {'made': made(store), 'tables': intervals.probes_tables(store, PROBED)}, args.docs)
+    if paper_parts:
+        store.records = paper_parts
+        found = {'made': made(store), 'tables': tables(store), 'curves': intervals.curves(store, EXPLAINERS)}
+        found['bars'] = summary.bars(found['tables'])
+        write('results', found, args.docs)
+        pictures.draw_curves(found['curves'], osp.join(images, 'fidelity.png'))
+        pictures.draw_times(found['tables']['times'], osp.join(images, 'times.png'))
+        pictures.draw_degrees(args.data, osp.join(images, 'degrees.png'))
+
+
+def write(name, found, docs):
+    r"""Fills in the page of this name."""
+    with open(osp.join(docs, f'{name}.json'), 'w') as file:
         json.dump(found, file, indent=1, ensure_ascii=False)
-    with open(osp.join(HERE, 'results.md.in')) as file:
+    with open(osp.join(HERE, f'{name}.md.in')) as file:
         page = file.read()
-    for name, table in found['tables'].items():
-        page = page.replace(f'{{{name}}}', markdown(table))
-    for name, value in {**found['made'], **found['bars']}.items():
-        page = page.replace(f'{{{name}}}', str(value))
-    with open(osp.join(args.docs, 'results.md'), 'w') as file:
+    for key, table in found['tables'].items():
+        page = page.replace(f'{{{key}}}', markdown(table))
+    for key, value in {**found['made'], **found.get('bars', {})}.items():
+        page = page.replace(f'{{{key}}}', str(value))
+    with open(osp.join(docs, f'{name}.md'), 'w') as file:
         file.write(page)
-    pictures.draw_curves(found['curves'], osp.join(images, 'fidelity.png'))
-    pictures.draw_times(found['tables']['times'], osp.join(images, 'times.png'))
-    pictures.draw_degrees(args.data, osp.join(images, 'degrees.png'))
 
 
 if __name__ == '__main__':

@@ -152,7 +152,9 @@ class DistillAndExplain(ExplainerAlgorithm):
         progress: bool | None = None,
         **kwargs: Any,
     ) -> NodeExplanations:
-        r"""Explains each node of ``index`` by itself, with at most one evaluation of the model in all, and one a probe.
+        r"""Explains each node of ``index`` by itself, with at most one evaluation of the model in all.
+
+        Masks and probes take one each besides, once for all nodes, and a shortlist two for each node on it.
 
         Args:
             model (torch.nn.Module): The model to explain; ``None`` if only its ``teacher_outputs`` are known.

@@ -28,9 +28,11 @@ class Certificate:
         bias_evidence (Tensor): The evidence for the model's class that is in the bias, and in no node, [B]; for
             regression, the size of the bias.
         mask_bound (Tensor): Half the change of its logits under the mask, which its probabilities can't exceed, [B]; if
-            it was distilled on masks, the change of these.
+            it was distilled on masks, the change of these. For ProbeDnX no bound, but what the mask takes from the sum
+            of scores.
         expected_unfaithfulness (Tensor): How far the mask moves its probabilities, plus twice the distillation error:
-            the unfaithfulness to the model if the surrogate errs under the mask as it does without, [B].
+            the unfaithfulness to the model if the surrogate errs under the mask as it does without, [B]. For ProbeDnX,
+            plus that error once, as it was made under masks.
         doubt (float): The expected unfaithfulness above which an explanation is doubtful.
         num_hops (int): The surrogate's number of hops.
         ridge (float): Its ridge.
@@ -67,7 +69,7 @@ class Certificate:
             f"try another 'num_hops' (got {self.num_hops}), 'auto' among them, or a lower 'ridge' (got {self.ridge:g})"
         )
         if self.probe_r2 is not None:
-            return self._sentence_on_probes(b, expected)
+            return self._sentence_on_probes(b, expected, float(self.probe_r2[b]))
         if self.verdict[b] == NOT_EXPLAINED:
             return f'Not explained by this surrogate, which disagrees with the model: {remedy}.'
         if self.verdict[b] == TRUSTWORTHY:
@@ -82,8 +84,8 @@ class Certificate:
             f"or measure it with 'check'."
         )
 
-    def _sentence_on_probes(self, b: int, expected: str) -> str:
-        foretold = f'R² of {float(self.probe_r2[b]):.2g}' if self.probe_r2 is not None else ''
+    def _sentence_on_probes(self, b: int, expected: str, r2: float) -> str:
+        foretold = f'R² of {r2:.2g}'
         if self.verdict[b] == NOT_EXPLAINED:
             return (
                 f"Not explained by these probes, which don't foretell one another ({foretold}): pass more "
@@ -146,7 +148,7 @@ def probe_certificate(
     Args:
         distilled, nodes, doubt: As for :func:`certificate`.
         kept: What the mask of each node leaves of the sum of its scores, [B].
-        distance: How far outputs have moved if the answer has moved by 1, [B].
+        distance: About how far outputs have moved if the answer has moved by 1, [B].
         trust: What the probes say of each node.
     """
     doubt *= distilled.unit

@@ -130,6 +130,10 @@ def warn_if_doubtful(
     if 'probe_r2' in trust:
         if _share(disagrees) > SHARE_TO_WARN:
             _warn("Probes don't explain the model where 'probe_r2' is not positive. Try more 'num_probes'.")
+        elif _share(error > 2.0 * limit) > SHARE_TO_WARN:
+            _warn(
+                f"Explanations are doubtful where 'distillation_error' is above {2.0 * limit:g}. Try more 'num_probes'."
+            )
         return
     remedy = f"another 'num_hops' (got {num_hops}), 'auto' among them, or a lower 'ridge' (got {report.ridge:g})"
     if _share(disagrees) > SHARE_TO_WARN:

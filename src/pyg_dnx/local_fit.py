@@ -4,8 +4,9 @@ Under mask m, the answer at a node is taken for :math:`c + \sum_j m_j s_j` plus 
 :math:`s_j` are independent, with variances :math:`v_j`, but for an unknown multiple of the effects :math:`\mu_j` that
 the surrogate has for them. With the masks in the rows of M, one for each probe, the former add
 :math:`G = M \, \mathrm{diag}(v) M^\top` to the covariance of the answers y; g is the mean of its diagonal. The
-surrogate's own account of the answers is :math:`z = M \mu`, of variance :math:`\sigma^2` over the probes. The multiple has variance
-:math:`\kappa = g / \sigma^2`, the noise :math:`\rho g`, and c may be anything. The effects expected, given y, are
+surrogate's own account of the answers is :math:`z = M \mu`, of variance :math:`\sigma^2` over the probes. The multiple
+has variance :math:`\kappa = g / \sigma^2`, the noise :math:`\rho g`, and c may be anything. The effects expected, given
+y, are
 
 .. math::
     s = \mathrm{diag}(v) M^\top w + \kappa (z^\top w) \mu, \quad w = B y, \quad
@@ -39,13 +40,13 @@ def solve(gram: Tensor, account: Tensor, answers: Tensor, noise: float) -> Solut
         answers: :math:`y`, [b, P].
         noise: :math:`\rho`.
     """
-    covariance, scale, kappa = _covariance(gram, account)
+    covariance, scale, heard = _covariance(gram, account)
     covariance.diagonal(dim1=1, dim2=2).add_(noise * scale)
     factor = torch.linalg.cholesky(covariance)
     both = torch.stack([answers, torch.ones_like(answers)], dim=2)
     inverse = torch.cholesky_inverse(factor).diagonal(dim1=1, dim2=2)
     weight, error = _without_intercept(torch.cholesky_solve(both, factor), inverse)
-    return Solution(weight, (kappa * account * weight).sum(dim=1), error)
+    return Solution(weight, (heard * weight).sum(dim=1), error)
 
 
 def choose_noise(gram: Tensor, account: Tensor, answers: Tensor) -> float:
@@ -63,14 +64,16 @@ def choose_noise(gram: Tensor, account: Tensor, answers: Tensor) -> float:
 
 
 def _covariance(gram: Tensor, account: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    r"""G + κ zzᵀ, g and κ, [b, 1]."""
+    r"""G + κ zzᵀ, g [b, 1] and κ z [b, P]."""
     scale = gram.diagonal(dim1=1, dim2=2).mean(dim=1, keepdim=True)
     scale = torch.where(scale > 0.0, scale, 1.0)  # no neighbour has any effect: the answers are the intercept's
+    size = account.abs().amax(dim=1, keepdim=True)
+    account = account / torch.where(size > 0.0, size, 1.0)  # only its direction counts, and squares may not be numbers
     variance = account.var(dim=1, correction=0, keepdim=True)
     # A surrogate that says the same of all probes has no account of them.
-    is_heard = variance > 1e-20 * account.square().mean(dim=1, keepdim=True)
-    kappa = torch.where(is_heard, scale / variance, 0.0)
-    return gram + account[:, :, None] * (kappa * account)[:, None], scale, kappa
+    is_heard = (variance > 1e-20) & (size > 1e-150)
+    heard = torch.where(is_heard, scale / variance * account, 0.0)
+    return gram + account[:, :, None] * heard[:, None], scale, torch.where(is_heard, heard / size, 0.0)
 
 
 def _without_intercept(solved: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:

@@ -63,7 +63,7 @@ class Pairs:
         r"""Positions in ``nodes`` of pairs that are asked about at once: consecutive, and none is in two."""
         position = torch.arange(nodes.numel(), device=nodes.device)
         if self.neighbourhoods is None:
-            return list(position.split(1))
+            return list(position[:, None].unbind())
         x, *_ = self.graph
         size = 2.0 * self.neighbourhoods.sizes(self.num_hops)[nodes] * (x.size(1) + 1)
         runs = torch.bincount((size.cumsum(0) / MAX_FEATURES_AT_A_TIME).long())

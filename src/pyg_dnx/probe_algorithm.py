@@ -43,20 +43,25 @@ class ProbeDnXAlgorithm(DistillAndExplain):
     The model is evaluated once for each of some random masks that blank the features of nodes, the same for all
     explained nodes. At each of these, its answers are fitted by a linear function of which neighbours it saw
     (:mod:`pyg_dnx.local_fit`), with :math:`\tilde{A}^L_{ij}` as the size that is expected of neighbour :math:`j`'s
-    effect. These effects are the scores. How well answers foretell one another there, ``probe_r2``, says how far to
-    trust them. Several nodes at once are explained jointly, by the sum of their scores.
+    effect, and the surrogate's effects as a direction that is likely. The effects found are the scores. How well
+    answers foretell one another there, ``probe_r2``, says how far to trust them. Several nodes at once are explained
+    jointly, by the sum of their scores.
 
     Scores of nodes, and of edges, go by the local fit; those of features share a node's score in proportion to the
     surrogate's, and are no effects of their own. Without probes, scores are FastDnX's, with a warning.
 
     Args:
-        num_hops, ridge, contrast, edge_score, mask, cache, max_memory, doubt, distillation, num_masks: See
-            :class:`FastDnXAlgorithm`.
-        num_probes (int): The number of random masks; the model is evaluated so many times, and once with all nodes
-            blanked. (default: ``128``)
+        num_hops, ridge, contrast, edge_score, mask, cache, max_memory, doubt: See :class:`FastDnXAlgorithm`.
+        num_probes (int): The number of random masks. Besides what distillation takes, the model is evaluated so many
+            times, and once with all nodes blanked. (default: ``128``)
         answer (str): What is explained of a class: its ``'probability'``, or its ``'logit'``, the logarithm of it less
             the mean over classes. With ``contrast``, the difference between the two classes. For regression it is the
             output, along the way from the model's answer to blank features. (default: ``'probability'``)
+        shortlist (int): Deals so many of the highest scores out anew, in the order of the model's own responses to
+            these nodes: how much its answer falls without one, and rises with it alone. This takes two evaluations for
+            each, on copies of the neighbourhood where the model allows that. (default: ``0``)
+        distillation, num_masks: See :class:`FastDnXAlgorithm`; the surrogate says which effects are to be expected. It
+            is distilled under at most ``num_probes`` masks. (default: ``'masked'`` and ``8``)
     """
 
     _options = (
@@ -124,8 +129,11 @@ class ProbeDnXAlgorithm(DistillAndExplain):
             raise TypeError(
                 "'model' must be a module for a 'shortlist', on which it is asked (got None): pass it, or no shortlist"
             )
-        options = (rule, self.shortlist, self.max_memory, inputs.progress)
+        options = (rule, min(self.shortlist, inputs.x.size(0)), self.max_memory, inputs.progress)
         (listed, scores, _), _ = score_nodes(distilled.decomposition, rule.nodes, rule.along, *options)
+        # Where Ã^L is zero, the score can be no other: these are taken off the list.
+        listed = listed.masked_fill(scores == 0.0, -1)
+        scores = scores.gather(1, (listed < 0).int().argsort(dim=1, stable=True))
         row, place = (listed >= 0).nonzero(as_tuple=True)
         graph = (inputs.x, inputs.edge_index, inputs.kwargs)
         reach, flow = receptive_field(inputs.model), self._flow(inputs.model)
@@ -153,14 +161,19 @@ class ProbeDnXAlgorithm(DistillAndExplain):
     def _probes(self, inputs: Inputs, distilled: Distilled, target: Tensor | None) -> Probes:
         r"""The answers to probes, from the cache if they are there."""
         key: tuple[Any, ...] = (self.num_probes,)
-        toward = None
         size = (self.num_probes + UNDRAWN) * distilled.decomposition.evidence.nbytes
-        if key not in distilled.probes and size > SHARE_OF_MEMORY * budget(self.max_memory, inputs.x.device):
-            toward = self._toward_everywhere(distilled, target)
-            key = (*key, self.answer, hashlib.sha1(toward.cpu().numpy().tobytes()).digest())
+        is_scarce = key not in distilled.probes and size > SHARE_OF_MEMORY * budget(self.max_memory, inputs.x.device)
+        if is_scarce:
+            by_target = self.explainer_config.explanation_type == ExplanationType.phenomenon and target is not None
+            content = cast(Tensor, target).detach().cpu().double().numpy().tobytes() if by_target else b''
+            key = (*key, self.answer, self.contrast, hashlib.sha1(content).digest())
         with distilled.probing:  # one thread asks, and the others wait for it
             if key not in distilled.probes:
-                distilled.probes[key] = self._ask(inputs, distilled, toward)
+                toward = self._toward_everywhere(distilled, target) if is_scarce else None
+                found = self._ask(inputs, distilled, toward)
+                if is_scarce:  # one such set of answers is kept
+                    distilled.probes = {k: v for k, v in distilled.probes.items() if getattr(v, 'along', None) is None}
+                distilled.probes[key] = found
             return distilled.probes[key]
 
     def _toward_everywhere(self, distilled: Distilled, target: Tensor | None) -> Tensor:

@@ -30,7 +30,8 @@ class Probing(Rule):
 
     - ``probe_r2``: the share of the variance of answers that is foretold, each by all others (R², leave-one-out);
     - ``surrogate_agreement``: whether it is positive;
-    - ``distillation_error``: how far answers are off from what all others say of them, as a distance of outputs;
+    - ``distillation_error``: how far answers are off from what all others say of them, as a distance of outputs if
+      these move along the answer's direction (for logits, at most half as far);
     - ``probe_evidence``: the sum of all effects; ``bias_decides``: whether it is not positive;
     - ``probe_bias``: the answer if all nodes are blanked.
     """
@@ -41,7 +42,7 @@ class Probing(Rule):
     along: Tensor  # [n, C], the direction of these answers in the outputs
     answers: Tensor  # [n, P]
     noise: float
-    distance: Tensor  # [n], how far outputs have moved at least if the answer has moved by 1
+    distance: Tensor  # [n], about how far outputs have moved if the answer has moved by 1
     unit: float  # of distances between outputs
     listed: Tensor | None = None  # [n, m], the nodes with the highest scores in another order, and then -1
     listed_score: Tensor | None = None  # [n, m], their scores in it, descending
@@ -86,7 +87,7 @@ class Probing(Rule):
             sums[:, group] = torch.stack([fit.error.square().mean(dim=1), evidence])
         error, evidence = sums
         answers, distance = self.answers[place], self.distance[place]
-        # Where there is no direction, the answers are all the same.
+        # Where there is no direction, all answers are 0: nothing is explained there, and the verdict is no better.
         still = torch.where(distance > 0.0, STILL * self.unit / distance, torch.inf)
         r2 = 1.0 - error / answers.var(dim=1, correction=0).clamp(min=still.square())
         facts = (r2 > 0.0, error.sqrt() * distance, evidence <= 0.0, r2, evidence, answers[:, BLANK])

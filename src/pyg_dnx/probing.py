@@ -40,7 +40,7 @@ def probe_masks(num_nodes: int, num_probes: int = 128) -> Tensor:
     generator = torch.Generator(device='cpu').manual_seed(0)
     for pair in range((num_probes + 1) // 2):
         rate = 0.1 + 0.8 * ((GOLDEN * pair + 0.5) % 1.0)
-        kept = torch.rand(num_nodes, generator=generator, device='cpu') < rate
+        kept = torch.rand(num_nodes, generator=generator, dtype=torch.float32, device='cpu') < rate
         for place, mask in ((UNDRAWN + 2 * pair, kept), (UNDRAWN + 2 * pair + 1, ~kept)):
             if place < masks.size(0):
                 masks[place] = mask
@@ -90,9 +90,17 @@ def ask(
     """
     if probe_outputs is not None:
         for outputs in probe_outputs[first : masks.size(0)]:
-            yield to_targets(outputs, config, torch.float64, x.device)[0]
+            yield _answer(outputs, x, config, "'probe_outputs' must hold what a model may return", 'check them')
         return
+    rule, remedy = "'model' must answer where features are blanked", "use FastDnX with distillation 'paper'"
     hidden = None if progress is None else not progress
     for mask in tqdm(masks[first:], desc='Probing', unit=' probes', disable=hidden, delay=0 if progress else 1):
         outputs = masked_query(cast(torch.nn.Module, model), x, edge_index, kwargs, mask.to(x.device)[:, None], None)
-        yield to_targets(outputs, config, torch.float64, x.device)[0]
+        yield _answer(outputs, x, config, rule, remedy)
+
+
+def _answer(outputs: Tensor | np.ndarray, x: Tensor, config: ModelConfig, rule: str, remedy: str) -> Tensor:
+    try:
+        return to_targets(outputs, config, torch.float64, x.device)[0]
+    except ValueError as error:
+        raise ValueError(f'{rule} (got: {error}): {remedy}') from error

@@ -84,10 +84,10 @@ def fit_stacked(parts: Iterable[tuple[Features, Tensor]], num_rows: int, ridge: 
     center, mean = torch.zeros_like(origin), torch.zeros_like(level)
     for part, answers in chain([first], parts):
         for rows, chunk in part.chunks():
-            centered, answer = chunk - origin.to(chunk.dtype), answers[rows].double() - level
-            gram += (centered.T @ centered).double() / num_rows
-            moment += (centered.T @ answer.to(chunk.dtype)).double() / num_rows
-            center += centered.sum(dim=0, dtype=torch.float64) / num_rows
+            centered, answer = chunk.double() - origin, answers[rows].double() - level
+            gram += centered.T @ centered / num_rows
+            moment += centered.T @ answer / num_rows
+            center += centered.sum(dim=0) / num_rows
             mean += answer.sum(dim=0) / num_rows
     gram, moment = gram - torch.outer(center, center), moment - torch.outer(center, mean)
     weight = _solve(add_to_diagonal(gram, ridge), moment)

@@ -5,6 +5,7 @@ The model is only ever called, as ``model(x, edge_index, **kwargs)``, and is lef
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric import nn
 from torch_geometric.explain.algorithm.utils import set_masks
 from torch_geometric.explain.config import ModelConfig, ModelMode, ModelReturnType
@@ -35,13 +37,15 @@ _HOPS: dict[str, Callable[[Any], int | None]] = {
     'PMLP': lambda layer: layer.num_layers,
 }
 ROWS_AT_A_TIME = 2**18
+_asking = WeakIdKeyDictionary()  # the lock of each model: what one thread puts back, another must not have seen changed
+_asking_lock = threading.Lock()
 _LAYERS = [(getattr(nn, name), hops) for name, hops in _HOPS.items() if hasattr(nn, name)]
 
 
 def query(model: torch.nn.Module, x: Tensor, edge_index: Any, kwargs: dict[str, Any]) -> Tensor:
     r"""Evaluates the model once, without gradients and in evaluation mode, and checks the shape of what it returns."""
     devices = [x.device] if x.device.type == 'cuda' else []
-    with _evaluation_mode(model), torch.random.fork_rng(devices), torch.no_grad():
+    with _lock_of(model), _evaluation_mode(model), torch.random.fork_rng(devices), torch.no_grad():
         outputs = model(x, edge_index, **kwargs)
     if not isinstance(outputs, Tensor):
         raise TypeError(
@@ -73,21 +77,14 @@ def masked_query(
         node_mask: Of shape [N, 1], [N, F] or [1, F].
         edge_mask: Of shape [E]; only layers that are PyG's look at it.
     """
-    layers = [module for module in model.modules() if isinstance(module, MessagePassing)]
-    before = [(vars(layer).copy(), layer._parameters.copy()) for layer in layers]
-    try:
-        for layer in layers:
-            kept = {name: None for name in vars(layer) if name.startswith('_cached')}
-            vars(layer).update(kept, **({'cached': False} if 'cached' in vars(layer) else {}))
+    with _lock_of(model), _as_it_was(model):
+        for layer in model.modules():
+            if isinstance(layer, MessagePassing):
+                kept = {name: None for name in vars(layer) if name.startswith('_cached')}
+                vars(layer).update(kept, **({'cached': False} if 'cached' in vars(layer) else {}))
         if edge_mask is not None:
             set_masks(model, edge_mask, edge_index, apply_sigmoid=False)
         return query(model, x if node_mask is None else x * node_mask, edge_index, kwargs)
-    finally:
-        for layer, (state, parameters) in zip(layers, before, strict=True):
-            vars(layer).clear()
-            vars(layer).update(state)
-            layer._parameters.clear()  # GNNExplainer leaves an empty one, into which PyG puts the mask
-            layer._parameters.update(parameters)
 
 
 def to_targets(
@@ -179,6 +176,26 @@ def _finite(values: Tensor) -> Tensor:
             f'weights and inputs'
         )
     return values
+
+
+def _lock_of(model: torch.nn.Module) -> threading.RLock:
+    with _asking_lock:
+        return _asking.setdefault(model, threading.RLock())
+
+
+@contextmanager
+def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
+    r"""Puts back what every module holds, what it keeps of its last evaluation among it."""
+    modules = list(model.modules())
+    before = [(vars(module).copy(), module._parameters.copy()) for module in modules]
+    try:
+        yield
+    finally:
+        for module, (state, parameters) in zip(modules, before, strict=True):
+            vars(module).clear()
+            vars(module).update(state)
+            module._parameters.clear()  # GNNExplainer leaves an empty one, into which PyG puts the mask
+            module._parameters.update(parameters)
 
 
 @contextmanager

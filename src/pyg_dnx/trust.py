@@ -22,6 +22,8 @@ from pyg_dnx.surrogate import Decomposition
 def certify(explainer: Explainer, explanation: Explanation) -> Certificate:
     r"""Says what an explanation is worth, from the surrogate alone: the model is not evaluated if it is cached.
 
+    The exception is ProbeDnX with a ``shortlist``, about which the model is asked again.
+
     It judges the masks that the explanation has now, after a threshold say, and both if there are two.
 
     Args:
