@@ -74,7 +74,9 @@ OTHERS = {  # the task, whether a target is given, and options
 
 @pytest.mark.parametrize(('task', 'is_given', 'options'), OTHERS.values(), ids=OTHERS)
 def test_any_option(task, is_given, options):
-    case, goal = ProbeCase(task=task, num_probes=12, **options), ()
+    model, goal = Teacher('weighted', task), ()
+    model.conv1.lin.weight.data *= 8  # else the order of logits is that of probabilities
+    case = ProbeCase(task=task, num_probes=12, model=model, **options)
     if is_given:
         goal = (3 * case.x[:, :1] if 'regression' in task else torch.arange(8) % 2,)
     elif 'contrast' in options:
@@ -167,8 +169,6 @@ def test_the_model_is_asked_about_all_pairs_at_once(flow, capsys):
         case.explain_nodes(shortlist=3)
         case.explain_nodes(shortlist=2, given={'progress': True})
     assert 'Checking' in capsys.readouterr().err
-    case.explain_nodes(shortlist=2, given={'progress': False})
-    assert capsys.readouterr().err == ''
     raw = torch.stack([case.ask(mask[:, None]) for mask in case.masks]).detach()
     shared_cache.clear()
     with evaluations(case.model, PAIRS):

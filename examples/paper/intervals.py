@@ -137,6 +137,8 @@ def probes_tables(store, explainers):
         if every:
             means = (np.mean([one.of(key) for one in every], axis=0) for key in TOLD)
             overall.append([name, sum(len(one.jobs) for one in every), *map(with_interval, means)])
+    most = max((row[1] for row in overall), default=0)
+    overall = [row for row in overall if row[1] == most]  # means over other teachers would not compare
     return {
         'probes': {'columns': ['explainer', 'teachers', *TOLD], 'rows': overall},
         **{f'probes, {name}': gaps(store, graphs, name, explainers) for name in ('ProbeDnX', 'FastDnX, masked')},

@@ -92,7 +92,10 @@ class Certificate:
                 f"'num_probes', or measure the explanation with 'check'."
             )
         if self.verdict[b] == TRUSTWORTHY:
-            return f'Trustworthy: probes foretell one another ({foretold}); the expected unfaithfulness is {expected}.'
+            return (
+                f'Trustworthy as far as probes tell, which foretell one another ({foretold}): the expected '
+                f"unfaithfulness is {expected}. To be sure, measure it with 'check'."
+            )
         if self.bias_decides[b]:
             return (
                 f'Doubtful: on balance no node speaks for it, as the model says it of blank features, too '
