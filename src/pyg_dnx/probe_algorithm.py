@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.explain.config import ExplanationType, ModelMode
 
 from pyg_dnx import checks
-from pyg_dnx.algorithm import DistillAndExplain, Inputs
+from pyg_dnx.base import DistillAndExplain, Inputs
 from pyg_dnx.batch import score_nodes
 from pyg_dnx.cache import SurrogateCache, shared_cache
 from pyg_dnx.certificate import DEFAULT_DOUBT

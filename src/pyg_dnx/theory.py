@@ -10,7 +10,7 @@ from torch_geometric.explain import Explainer, Explanation
 
 from pyg_dnx import bounds, checks
 from pyg_dnx.adjacency import normalized_adjacency
-from pyg_dnx.algorithm import algorithm_of
+from pyg_dnx.base import algorithm_of
 from pyg_dnx.faithfulness import inputs_of
 from pyg_dnx.propagation import rows_of
 from pyg_dnx.teacher import masked_query, to_targets

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_geometric.explain import Explainer, Explanation
 
 from pyg_dnx import checks
-from pyg_dnx.algorithm import DistillAndExplain, Inputs, algorithm_of
+from pyg_dnx.base import DistillAndExplain, Inputs, algorithm_of
 from pyg_dnx.certificate import Certificate, certificate
 from pyg_dnx.distillation import Distilled
 from pyg_dnx.faithfulness import inputs_of

@@ -12,7 +12,7 @@ from torch_geometric.explain import Explainer
 from torch_geometric.explain.config import ModelMode
 
 from pyg_dnx import checks
-from pyg_dnx.algorithm import Inputs, algorithm_of
+from pyg_dnx.base import Inputs, algorithm_of
 from pyg_dnx.certificate import VERDICTS
 from pyg_dnx.faithfulness import check
 from pyg_dnx.surrogate import Report
