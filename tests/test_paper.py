@@ -310,21 +310,22 @@ def test_a_run_goes_on_where_it_stopped_and_becomes_a_page(tmp_path, monkeypatch
     monkeypatch.setattr(run, 'load', lambda name, folder: MotifDataset(name)[0])
     monkeypatch.setattr(run, 'teacher', lambda kind, name, data, *_: teachers.build(kind, name, data).eval())
     command = ['run.py', '--quick', '--graphs', 'tree_cycles', '--models', 'GCN', 'SGC', '--out', str(tmp_path)]
-    wanted = ['--explainers', '', 'FastDnX', 'Ã^L', 'default', '1e-05', '--parts']
-    parts = ['teachers', 'truth', 'faithfulness', 'options', 'ridge', 'sanity', 'planted', 'times']
+    wanted = ['--explainers', '', 'FastDnX', 'ProbeDnX', 'Ã^L', 'default', '1e-05', '--parts']
+    parts = ['teachers', 'truth', 'faithfulness', 'probes', 'options', 'ridge', 'sanity', 'planted', 'times']
     monkeypatch.setattr(sys, 'argv', [*command, *wanted, *parts])
     run.main()
     records = store.Store(tmp_path / 'quick').records
     assert {job.part for job in records} == set(parts)
-    assert sum(job.part == 'truth' for job in records) == 2
+    assert sum(job.part == 'truth' for job in records) == 3
     monkeypatch.setattr(run, 'measure', None)
     run.main()  # with nothing left to do
 
     folders = ['--out', str(tmp_path / 'quick'), '--data', str(tmp_path), '--docs', str(tmp_path / 'docs')]
     monkeypatch.setattr(sys, 'argv', ['page.py', *folders])
     page.main()
-    text = (tmp_path / 'docs' / 'results.md').read_text()
-    assert not re.search(r'\{[a-z]', text)  # every table and number is in its place
+    beyond, text = ((tmp_path / 'docs' / f'{name}.md').read_text() for name in ('beyond', 'results'))
+    assert not re.search(r'\{[a-z]', beyond + text)  # every table and number is in its place
+    assert re.search(r'\n\| FastDnX \| -?0\.\d+ \[', beyond)  # ProbeDnX minus it
     truth = records[store.Job('truth', 'tree_cycles', 'GCN', 0, 'FastDnX')]
     assert f'| GCN | FastDnX | – | – | – | {100 * truth["accuracy"]:.1f} (87.3) |' in text.replace('**', '')
     assert {path.name for path in (tmp_path / 'docs' / 'images').iterdir()} == {
