@@ -236,3 +236,13 @@ def test_warns_where_probes_do_not_foretell_one_another():
     assert (found.verdict == 2).equal(explanation.probe_r2 <= 0)
     node = int((found.verdict == 2).nonzero()[0])
     assert found.sentence(node).startswith("Not explained by these probes, which don't foretell one another (R² of ")
+
+
+def test_errors_that_no_mask_can_mend_are_warned_of():
+    case = ProbeCase(num_probes=100)
+    with pytest.warns(SurrogateWarning, match=r"doubtful where 'distillation_error' is above 1e-06. Try more 'num_pr"):
+        found = case.explain_nodes(doubt=1e-6)
+    assert (found.probe_r2 > 0).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter('error', SurrogateWarning)
+        case.explain_nodes(doubt=float(found.distillation_error.max()) * 1.01)
