@@ -403,7 +403,9 @@ def test_a_published_graph_of_another_size(tmp_path):
 
 
 @pytest.mark.parametrize(
-    'content', [gzip.compress(b'1,2\n'), gzip.compress(b'a,b,c,d\n'), gzip.compress(b''), b'1,2,3']
+    'content',
+    [gzip.compress(b'1,2\n'), gzip.compress(b'a,b,c,d\n'), gzip.compress(b''), b'1,2,3'],
+    ids=['columns', 'letters', 'nothing', 'not gzip'],  # what gzip writes has the time in it
 )
 @pytest.mark.filterwarnings('ignore:loadtxt')
 def test_bad_downloads(content, tmp_path):
