@@ -18,8 +18,8 @@ class Graph(NamedTuple):
     edge_weight: Tensor | None  # [E]
 
 
-def dense_adjacency(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> Tensor:
-    r"""Ã of the definition, dense: targets in rows, self-loops of weight 1 where the graph has none."""
+def dense_sums(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> Tensor:
+    r"""The weights of messages, dense: targets in rows, self-loops of weight 1 where the graph has none."""
     weight = torch.ones(edge_index.size(1)) if edge_weight is None else edge_weight
     matrix = torch.zeros(num_nodes, num_nodes, dtype=torch.float64)
     loops = torch.ones(num_nodes, dtype=torch.float64)
@@ -28,7 +28,12 @@ def dense_adjacency(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: i
             loops[target] = value  # the last of duplicate self-loops counts
         else:
             matrix[target, source] += value
-    matrix += loops.diag()
+    return matrix + loops.diag()
+
+
+def dense_adjacency(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> Tensor:
+    r"""Ã of the definition, dense."""
+    matrix = dense_sums(edge_index, edge_weight, num_nodes)
     degree = matrix.sum(dim=1)
     scale = torch.where(degree > 0, degree.rsqrt(), 0.0)
     return scale[:, None] * matrix * scale
@@ -69,27 +74,40 @@ def dense_scores(adjacency: Tensor, x: Tensor, weight: Tensor, num_hops: int) ->
 
 class LocalFit(NamedTuple):
     score: Tensor  # [N, N], of each node (columns) for each (rows)
-    error: Tensor  # [N, P], what each answer is off from what all others say of it
+    error: Tensor  # [N, P], what each answer is off from what all but its pair say of it
 
 
-def dense_local_fit(power: Tensor, masks: Tensor, answers: Tensor, noise: float, assumed: Tensor) -> LocalFit:
+def dense_local_fit(
+    size: Tensor, traits: Tensor, masks: Tensor, answers: Tensor, likeness: float, noise: float, assumed: Tensor
+) -> LocalFit:
     r"""ProbeDnX by its definition, for each node i.
 
-    Effects have the prior covariance S = diag(v) + g / σ² μμᵀ, where v_j = (Ã^L_ij)², μ are the surrogate's effects
-    ``assumed`` [N, N], σ² is the variance of Mμ and g the mean of diag(M diag(v) Mᵀ). Given the answers y, of
-    covariance Q = M S Mᵀ + ρ g I around an unknown c, they are S Mᵀ B y with B = Q⁻¹ - Q⁻¹11ᵀQ⁻¹ / 1ᵀQ⁻¹1.
+    Effects have the prior covariance S = diag(q²) + τ g₀ / s UUᵀ + g / σ² μμᵀ. Here q_j are their sizes ``size``
+    [N, N]; U = diag(q) T with traits T; μ are the surrogate's effects ``assumed`` [N, N]; g₀ is the mean of
+    diag(M diag(q²) Mᵀ); s and σ² are the variances of MU, all traits together, and of Mμ; and g = (1 + τ) g₀. Given the
+    answers y, of covariance Q = M S Mᵀ + ρ g I around an unknown c, they are S Mᵀ B y, where
+    B = Q⁻¹ - Q⁻¹11ᵀQ⁻¹ / 1ᵀQ⁻¹1.
     """
     design, score, error = masks.double(), [], []
     identity = torch.eye(len(design), dtype=torch.float64)
-    for row, own, y in zip(power, assumed, answers.T, strict=True):
+    for row, own, y in zip(size, assumed, answers.T, strict=True):
         scale = ((design * row.square()) @ design.T).diagonal().mean()
+        alike = row[:, None] * traits
+        spread = (design @ alike).var(dim=0, correction=0).sum()
+        if likeness > 0.0 and spread > 1e-20 * (design @ alike).square().mean(dim=0).sum():
+            alike = (likeness * scale / spread).sqrt() * alike
+            scale = (1.0 + likeness) * scale
+        else:
+            alike = 0.0 * alike
         spread = (design @ own).var(correction=0)
         multiple = scale / spread if spread > 1e-20 * (design @ own).square().mean() else 0.0
-        prior = row.square().diag() + multiple * torch.outer(own, own)
+        prior = row.square().diag() + alike @ alike.T + multiple * torch.outer(own, own)
+
         inverse = (design @ prior @ design.T + scale * noise * identity).inverse()
         inverse -= torch.outer(inverse.sum(dim=1), inverse.sum(dim=0)) / inverse.sum()
         score.append(prior @ design.T @ inverse @ y)
-        error.append(inverse @ y / inverse.diagonal())
+        pairs = [torch.linalg.solve(inverse[p][:, p], (inverse @ y)[p]) for p in torch.arange(len(y)).split(2)]
+        error.append(torch.cat(pairs))
     return LocalFit(torch.stack(score), torch.stack(error))
 
 

@@ -2,13 +2,16 @@ r"""A model that is asked under masks and, dense and in float64, all that ProbeD
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 import torch.nn.functional as F
-from helpers import dense_adjacency, dense_local_fit, example_graphs
+from helpers import dense_adjacency, dense_local_fit, dense_sums, example_graphs
 from models import Teacher, connected, explainer
 
 from pyg_dnx import ProbeDnX, probe_masks
 from pyg_dnx.local_fit import NOISES
+from pyg_dnx.probe_rule import LIKENESSES, Prior
 from pyg_dnx.teacher import to_targets
 
 
@@ -21,7 +24,10 @@ class ProbeCase:
         self.model = (Teacher('weighted', task) if model is None else model).double().eval()
         self.options = {'num_hops': num_hops, 'num_probes': num_probes, **options}
         adjacency = dense_adjacency(self.edge_index, weight, self.x.size(0))
-        self.power = torch.linalg.matrix_power(adjacency, num_hops)
+        sums = dense_sums(self.edge_index, weight, self.x.size(0))
+        matrices = {'normalised': adjacency, 'means': sums / sums.sum(dim=1, keepdim=True), 'sums': sums}
+        self.sizes = {name: torch.linalg.matrix_power(matrix, num_hops) for name, matrix in matrices.items()}
+        self.power, self.traits = self.sizes['normalised'], self.x
         self.masks = probe_masks(self.x.size(0), num_probes)
         with torch.no_grad():
             self.raw = torch.stack([self.ask(mask[:, None]) for mask in self.masks])
@@ -50,14 +56,20 @@ class ProbeCase:
         surrogate = self.algorithm().distill(self.model, self.x, self.edge_index, **self.kwargs)
         return self.power * (self.toward(*goal) @ (self.x @ surrogate.weight).T)
 
-    def noise(self):
-        r"""By trying all on all nodes, of which there are fewer than are drawn."""
-        given = self.power, self.masks, self.answers()
-        fits = [dense_local_fit(*given, noise, self.assumed()) for noise in NOISES]
-        return NOISES[int(torch.stack([fit.error.square().sum() for fit in fits]).argmin())]
+    def losses(self):
+        r"""How far answers are off under all priors, at all nodes, of which there are fewer than are drawn."""
+        every = [Prior(*prior) for prior in product(self.sizes, LIKENESSES, NOISES)]
+        return {prior: float(self.fit(prior=prior).error.square().sum()) for prior in every}
 
-    def fit(self, *goal):
-        return dense_local_fit(self.power, self.masks, self.answers(*goal), self.noise(), self.assumed(*goal))
+    def prior(self):
+        r"""As chosen; to choose it well has a test of its own."""
+        found = self.explain_nodes(model=None, given={'probe_outputs': self.raw}, cache=None)
+        return found._request.rule.prior
+
+    def fit(self, *goal, prior=None):
+        sizes, *numbers = self.prior() if prior is None else prior
+        given = self.sizes[sizes], self.traits, self.masks, self.answers(*goal)
+        return dense_local_fit(*given, *numbers, self.assumed(*goal))
 
     def algorithm(self, explanation_type='model', **options):
         return connected(ProbeDnX(**{**self.options, **options}), self.task, explanation_type)

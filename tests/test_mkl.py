@@ -88,6 +88,6 @@ def test_it_is_not_available_if_it_counts_in_64_bits():
 def test_large_ids_are_left_to_others():
     from pyg_dnx.adjacency import Operator
 
-    wide = Operator(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), torch.tensor([-1]))
+    wide = Operator(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), torch.tensor([-1]), torch.ones(1))
     with mock.patch.object(mkl, 'product', side_effect=AssertionError):
         assert rows_of(wide, torch.tensor([0]), 2).value.tolist() == [1.0]

@@ -68,7 +68,7 @@ def test_answers_do_not_depend_on_what_was_asked_before(first):
     expected = case.explain_nodes(answer=second, cache=None)
     other = case.explain_nodes(answer=first)
     found = case.explain_nodes(answer=second)
-    assert other._request.rule.noise != expected._request.rule.noise
+    assert other._request.rule.prior != expected._request.rule.prior
     assert found.scores.to_dense().equal(expected.scores.to_dense())
 
 
@@ -186,5 +186,5 @@ def test_edges_are_scored_by_the_rules_of_fastdnx(edge_score):
 def test_rules_name_themselves():
     rule = ProbeCase(num_probes=6).explain_nodes()._request.rule
     assert isinstance(rule, Probing)
-    assert repr(rule) == f'Probing(num_masks=8, noise={rule.noise:g})'
+    assert repr(rule) == f'Probing(num_masks=8, prior={tuple(rule.prior)})'
     assert explainer(Teacher(), ProbeDnX()).algorithm.supports()

@@ -131,7 +131,7 @@ def test_results_are_kept_whole(top_k, tmp_path, monkeypatch):
             assert nodes[:6].equal(top.indices[:6])  # the others are isolated
             torch.testing.assert_close(scores[:6], top.values[:6], **CLOSE)
             torch.testing.assert_close(torch.stack([item.node_score for item in each]), expected, **CLOSE)
-            assert repr(each._request.rule).endswith(f'noise={found._request.rule.noise:g}, shortlist=3)')
+            assert repr(each._request.rule).endswith(f'prior={tuple(found._request.rule.prior)}, shortlist=3)')
     for other in (0, 2, 4):
         with pytest.raises(ValueError, match=r"'checkpoint' must .* another model, graph, index or option"):
             case.explain_nodes(shortlist=other, given=given)

@@ -27,6 +27,7 @@ class Operator:
     col: Tensor  # [nnz], the sources of the messages, int32 where that is enough: products with it are faster
     value: Tensor  # [nnz]
     edge_id: Tensor  # [nnz], the edge's place in `edge_index`, -1 for an added self-loop; [0] if edges have no order
+    scale: Tensor  # [N], one over the root of each node's degree; zero where that is zero
 
     @property
     def num_nodes(self) -> int:
@@ -87,7 +88,7 @@ class Operator:
         target = torch.arange(self.num_nodes, device=self.col.device).repeat_interleave(self.rowptr.diff())
         rowptr, order = _sort_rows(self.col, self.num_nodes)
         edge_id = self.edge_id[order] if self.edge_id.numel() > 0 else self.edge_id
-        return Operator(rowptr, target[order].to(self.col.dtype), self.value[order], edge_id)
+        return Operator(rowptr, target[order].to(self.col.dtype), self.value[order], edge_id, self.scale)
 
     def __matmul__(self, x: Tensor) -> Tensor:
         r"""Returns :math:`\tilde{A} x` for a dense ``x`` of shape [N, D]."""
@@ -103,7 +104,14 @@ class Operator:
         if self.col.numel() != edge_mask.numel():
             own = torch.arange(self.num_nodes, device=self.col.device).repeat_interleave(self.length) == self.col
             edge_id = edge_id.masked_fill(own, -1)
-        return Operator(self.rowptr, self.col, self.value * factor[edge_id], self.edge_id)
+        return Operator(self.rowptr, self.col, self.value * factor[edge_id], self.edge_id, self.scale)
+
+    @cached_property
+    def sums(self) -> Operator:
+        r"""The operator without its normalisation: messages count by their weights, over the largest of these."""
+        scale = torch.where(self.scale > 0.0, self.scale, 1.0)
+        value = self.value / scale[self.col] / scale.repeat_interleave(self.length)
+        return Operator(self.rowptr, self.col, value / value.abs().max(), self.edge_id, torch.ones_like(scale))
 
     def walks(self, num_hops: int) -> Tensor:
         r"""About the number of walks of ``num_hops`` steps from each node, [N]; a row of Ã^L is no longer."""
@@ -175,7 +183,8 @@ def normalized_adjacency(
     col, weight = _insert(col, every_node, is_loop), _insert(weight, loop_weight, is_loop)
     edge_id = _insert(edge_id, loop_id, is_loop) if has_order else edge_id
 
-    degree = (Operator(rowptr, col, weight, edge_id) @ weight.new_ones(num_nodes, 1))[:, 0]
+    ones = weight.new_ones(num_nodes)
+    degree = (Operator(rowptr, col, weight, edge_id, ones) @ ones[:, None])[:, 0]
     scale = degree.rsqrt().masked_fill_(degree == 0.0, 0.0)
     value = weight * scale[col]
     value *= scale.repeat_interleave(rowptr.diff())
@@ -184,7 +193,7 @@ def normalized_adjacency(
             f"'edge_weight' must give every node a positive in-degree, self-loop included (got weights between "
             f'{float(weight.min()):g} and {float(weight.max()):g}): pass finite weights that are not negative'
         )
-    return Operator(rowptr, col, value, edge_id)
+    return Operator(rowptr, col, value, edge_id, scale)
 
 
 def is_edge_list(edge_index: Any) -> bool:

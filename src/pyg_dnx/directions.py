@@ -63,6 +63,10 @@ class Rule(ABC):
         r"""Undoes :meth:`to_dict`, on a graph of so many nodes."""
         return cls(**content)
 
+    def with_features(self, x: Tensor, decomposition: Decomposition) -> Rule:
+        r"""The rule with what it takes from the features ``x`` [N, F], which :meth:`to_dict` leaves out."""
+        return self
+
     def judge(
         self,
         distilled: Distilled,

@@ -3,7 +3,7 @@ r"""The explanations of many nodes, each by itself: to index, tabulate, save and
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 
@@ -223,7 +223,10 @@ class NodeExplanations:
                 )
             weight = kwargs.get('edge_weight')
             operator = normalized_adjacency(edge_index, weight, num_nodes, surrogate.weight.dtype, surrogate.flow)
-            explanations._graph = Graph(Decomposition(surrogate, operator, x), x, edge_index, kwargs)
+            decomposition = Decomposition(surrogate, operator, x)
+            rule = request.rule.with_features(x, decomposition)
+            explanations._request = replace(request, rule=rule)
+            explanations._graph = Graph(decomposition, x, edge_index, kwargs)
         return explanations
 
 

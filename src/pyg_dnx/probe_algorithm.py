@@ -22,19 +22,20 @@ from pyg_dnx.distillation import Distilled
 from pyg_dnx.explanation import warn_about_missing_probes
 from pyg_dnx.memory import budget
 from pyg_dnx.pairs import Pairs
-from pyg_dnx.probe_rule import Probing
+from pyg_dnx.probe_rule import Prior, Probing, traits
 from pyg_dnx.probing import BLANK, UNDRAWN, Bits, ask, probe_masks
 from pyg_dnx.teacher import receptive_field
 
 SHARE_OF_MEMORY = 0.25  # that all outputs may take; above, only those along the targets are kept
-NUM_NODES_FOR_NOISE = 64
+NUM_NODES_FOR_PRIOR = 64
 
 
 class Probes(NamedTuple):
     masks: Bits
     outputs: Tensor  # [P, N, C]; or the answers alone, [P, N, 1]
     along: Tensor | None  # the directions of these answers, [N, C]
-    sampled: Tensor  # [P, n, C], the outputs at the nodes where the noise is chosen
+    sampled: Tensor  # [P, n, C], the outputs at the nodes where the prior is chosen
+    traits: Tensor  # [N, T]
 
 
 class ProbeDnXAlgorithm(DistillAndExplain):
@@ -109,10 +110,10 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         probes, toward = self._probes(inputs, distilled, target), cast(Tensor, toward)
         nodes, place = torch.unique(nodes, return_inverse=True)
         toward = toward.new_empty(nodes.numel(), toward.size(1)).index_copy_(0, place, toward)
-        rule = self._probing(probes, distilled, nodes, toward, self._noise(probes, distilled))
+        rule = self._probing(probes, distilled, nodes, toward, self._prior(probes, distilled))
         return rule if self.shortlist == 0 else self._shortlisted(rule, inputs, distilled)
 
-    def _probing(self, probes: Probes, distilled: Distilled, nodes: Tensor, toward: Tensor, noise: float) -> Probing:
+    def _probing(self, probes: Probes, distilled: Distilled, nodes: Tensor, toward: Tensor, prior: Prior) -> Probing:
         r"""The rule for ``nodes``, ascending, whose targets are in the directions ``toward``."""
         if probes.along is not None:
             toward, answers = probes.along[nodes], probes.outputs[:, nodes, 0]
@@ -121,7 +122,8 @@ class ProbeDnXAlgorithm(DistillAndExplain):
             answers = (self._readable(probes.outputs[:, nodes]) * toward).sum(dim=2)
         distance = toward.double().norm(dim=1).reciprocal()
         distance = distance.masked_fill(distance.isinf(), 0.0) * (0.5 if self._takes_logarithms else 1.0)
-        return Probing(probes.masks, nodes, toward, answers.T.double(), noise, distance, distilled.unit)
+        told = probes.traits if prior.likeness > 0.0 else None
+        return Probing(probes.masks, nodes, toward, answers.T.double(), prior, distance, distilled.unit, told)
 
     def _shortlisted(self, rule: Probing, inputs: Inputs, distilled: Distilled) -> Probing:
         r"""The same rule, with the highest scores given anew in the order of the model's own responses."""
@@ -201,24 +203,26 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         for place, outputs in zip(kept, chain([distilled.outputs, blank], rest), strict=True):
             place.copy_(outputs if along is None else (self._readable(outputs) * along).sum(dim=1, keepdim=True))
             sampled.append(outputs[sample].to(kept.dtype))
-        return Probes(Bits.of(masks.to(x.device)), kept, along, torch.stack(sampled))
+        bits = Bits.of(masks.to(x.device))
+        return Probes(bits, kept, along, torch.stack(sampled), traits(x, distilled.decomposition))
 
-    def _noise(self, probes: Probes, distilled: Distilled) -> float:
-        r"""The noise that suits the model: chosen for its own answers at some nodes, whatever is explained."""
-        key = ('noise', self.num_probes, self._takes_logarithms)
+    def _prior(self, probes: Probes, distilled: Distilled) -> Prior:
+        r"""The prior that suits the model: chosen for its own answers at some nodes, whatever is explained."""
+        key = ('prior', self.num_probes, self._takes_logarithms)
         if key not in distilled.probes:
-            decomposition, nodes = distilled.decomposition, _sample(distilled.outputs)
+            nodes = _sample(distilled.outputs)
             goal = distilled.outputs[nodes]
             goal = goal if self.model_config.mode == ModelMode.regression else goal.argmax(dim=1)
             toward = self._along(distilled, toward_target(distilled, nodes, goal, None), probes.sampled[BLANK])
             answers = (self._readable(probes.sampled) * toward).sum(dim=2).T.double()
-            rule = Probing(probes.masks, nodes, toward, answers, 0.0, torch.ones_like(answers[:, 0]), distilled.unit)
-            distilled.probes[key] = rule.choose_noise(decomposition)
+            distance = torch.ones_like(answers[:, 0])
+            rule = Probing(probes.masks, nodes, toward, answers, Prior(), distance, distilled.unit, probes.traits)
+            distilled.probes[key] = rule.choose_prior(distilled.decomposition)
         return distilled.probes[key]
 
 
 def _sample(values: Tensor) -> Tensor:
     r"""Some of the nodes of ``values`` [N, ...], ascending."""
     generator = torch.Generator(device='cpu').manual_seed(0)
-    drawn = torch.randperm(values.size(0), generator=generator, device='cpu')[:NUM_NODES_FOR_NOISE]
+    drawn = torch.randperm(values.size(0), generator=generator, device='cpu')[:NUM_NODES_FOR_PRIOR]
     return drawn.sort().values.to(values.device)

@@ -3,8 +3,8 @@ r"""ProbeDnX's rule: at each explained node, a linear function of which neighbou
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -18,15 +18,33 @@ from pyg_dnx.propagation import MAX_PADDED_SIZE, Rows, inner_products, padded_ro
 from pyg_dnx.surrogate import Decomposition
 
 MAX_GRAM_SIZE = 2**21  # numbers at a time in the covariances of answers
+MAX_PROBES_TO_CHOOSE = 130  # the prior by
+MAX_TRAITS = 64  # features by which neighbours are told apart
 STILL = 1e-4  # the standard deviation of answers, in units of the outputs, up to which they count as all the same
+SIZES = ('normalised', 'means', 'sums')
+LIKENESSES = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)
+
+
+class Prior(NamedTuple):
+    r"""What is expected of effects before the model is asked; see :class:`Probing`."""
+
+    sizes: str = 'normalised'
+    likeness: float = 0.0
+    noise: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
 class Probing(Rule):
     r"""The answers to probes at some nodes, and what they say of each neighbour.
 
-    Effects have the prior variances :math:`(\tilde{A}^L_{ij})^2`, and a multiple of the surrogate's effects is as
-    likely. What explains the node is the local fit, so that trust is in that, and not in the surrogate:
+    Neighbour j's effect on node i is expected to be of the size :math:`q_{ij}`: :math:`\tilde{A}^L_{ij}`, or what the
+    same walks count for in a model that takes means or sums over neighbours. One part of it is j's own, with variance
+    :math:`q_{ij}^2`. The other, :math:`q_{ij} \, t_j^\top \theta_i` for an unknown :math:`\theta_i`, is what those
+    with like traits :math:`t_j` have in common; it varies the answers by ``likeness`` times as much. ``sizes``,
+    ``likeness`` and ``noise`` (:mod:`pyg_dnx.local_fit`) are chosen for all nodes, by how well answers foretell one
+    another. A multiple of the surrogate's effects is as likely as both parts together.
+
+    What explains the node is the local fit, so that trust is in that, and not in the surrogate:
 
     - ``probe_r2``: the share of the variance of answers that is foretold, each by all others (R², leave-one-out);
     - ``surrogate_agreement``: whether it is positive;
@@ -41,15 +59,16 @@ class Probing(Rule):
     nodes: Tensor  # [n], ascending
     along: Tensor  # [n, C], the direction of these answers in the outputs
     answers: Tensor  # [n, P]
-    noise: float
+    prior: Prior
     distance: Tensor  # [n], about how far outputs have moved if the answer has moved by 1
     unit: float  # of distances between outputs
+    traits: Tensor | None = None  # [N, T], of all nodes; none if there is no likeness
     listed: Tensor | None = None  # [n, m], the nodes with the highest scores in another order, and then -1
     listed_score: Tensor | None = None  # [n, m], their scores in it, descending
 
     def __repr__(self) -> str:
         listed = '' if self.listed is None else f', shortlist={self.listed.size(1)}'
-        return f'Probing(num_masks={self.masks.num_masks}, noise={self.noise:g}{listed})'
+        return f'Probing(num_masks={self.masks.num_masks}, prior={tuple(self.prior)}{listed})'
 
     def __call__(
         self, decomposition: Decomposition, nodes: Tensor, toward: Tensor | None, rows: Rows | None = None
@@ -73,18 +92,19 @@ class Probing(Rule):
         sums = self.answers.new_zeros(2, nodes.numel())
         place = torch.searchsorted(self.nodes, nodes)
         assumed = self._assumed(decomposition, place, rows)
+        factor = self._factor(decomposition, nodes, rows)  # of q over Ã^L
         for group, entry, inside in self._blocks(rows):
-            covariance = self._covariance(rows, assumed, entry, inside)
-            fit = local_fit.solve(*covariance, self.answers[place[group]], self.noise)
-            evidence = torch.zeros_like(fit.multiple)
-            for at, here in self._slices(entry, inside):
-                masks, value = self._masks(rows, at), rows.value.take(at).double()
-                found = value * (masks @ fit.weight[:, :, None])[:, :, 0]
-                found += fit.multiple[:, None] * assumed.take(at)
-                found = self._relisted(found, place[group], rows.column.take(at), value) * here
-                evidence += (found * value).sum(dim=1)
-                effect[at[here]] = found[here].to(effect.dtype)
-            sums[:, group] = torch.stack([fit.error.square().mean(dim=1), evidence])
+            own, alike, unit, account = self._covariance(rows, factor, assumed, entry, inside)
+            gram = own.add_(alike, alpha=self.prior.likeness)
+            fit = local_fit.solve(gram, account, self.answers[place[group]], self.prior.noise)
+            size = (rows.value * factor).take(entry).double() * inside
+            said = self._said(rows, entry, inside, fit.weight)
+            common = self._in_common(rows, entry, inside, size * said) * (self.prior.likeness * unit)[:, None]
+            found = factor.take(entry) * (size * said + common) + fit.multiple[:, None] * assumed.take(entry)
+            value = rows.value.take(entry).double()
+            found = self._relisted(found, place[group], rows.column.take(entry), value) * inside
+            effect[entry[inside]] = found[inside].to(effect.dtype)
+            sums[:, group] = torch.stack([fit.error.square().mean(dim=1), (found * value).sum(dim=1)])
         error, evidence = sums
         answers, distance = self.answers[place], self.distance[place]
         # Where there is no direction, all answers are 0: nothing is explained there, and the verdict is no better.
@@ -106,33 +126,84 @@ class Probing(Rule):
         distance = self.distance[torch.searchsorted(self.nodes, nodes)]
         return probe_certificate(distilled, nodes, kept, distance, trust, doubt)
 
-    def choose_noise(self, decomposition: Decomposition) -> float:
-        r"""The noise under which each answer at ``nodes`` is best foretold by all others."""
+    def choose_prior(self, decomposition: Decomposition) -> Prior:
+        r"""The prior under which each answer at ``nodes`` is best foretold by all others; few of many probes decide."""
+        probes = min(self.masks.num_masks, MAX_PROBES_TO_CHOOSE)
+        rule = replace(self, masks=self.masks.first(probes), answers=self.answers[:, :probes])
         rows = rows_of(decomposition.operator, self.nodes, decomposition.surrogate.num_hops)
         assumed = self._assumed(decomposition, torch.arange(self.nodes.numel(), device=self.nodes.device), rows)
-        gram = self.answers.new_zeros(self.nodes.numel(), self.masks.num_masks, self.masks.num_masks)
-        account = torch.zeros_like(self.answers)
-        for group, entry, inside in self._blocks(rows):
-            gram[group], account[group] = self._covariance(rows, assumed, entry, inside)
-        return local_fit.choose_noise(gram, account, self.answers)
+        own, alike = (torch.empty_like(rule.answers[:, :, None].expand(-1, -1, probes)) for _ in range(2))
+        account, losses = torch.empty_like(rule.answers), {}
+        for sizes in SIZES:
+            factor = replace(self, prior=Prior(sizes))._factor(decomposition, self.nodes, rows)
+            for group, entry, inside in rule._blocks(rows):
+                own[group], alike[group], _, account[group] = rule._covariance(rows, factor, assumed, entry, inside)
+            for likeness in LIKENESSES if self.traits is not None else LIKENESSES[:1]:
+                noise, loss = local_fit.choose_noise(own + likeness * alike, account, rule.answers)
+                losses[Prior(sizes, likeness, noise)] = loss
+        return min(losses, key=losses.__getitem__)
+
+    def with_features(self, x: Tensor, decomposition: Decomposition) -> Probing:
+        return self if self.prior.likeness == 0.0 else replace(self, traits=traits(x, decomposition))
 
     def _assumed(self, decomposition: Decomposition, place: Tensor, rows: Rows) -> Tensor:
         r"""The surrogate's effect of each entry of ``rows`` over its value, [nnz]."""
         along = self.along[place].to(rows.value.dtype)
         return inner_products(rows, along, decomposition.hidden).double()
 
-    def _covariance(self, rows: Rows, assumed: Tensor, entry: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
-        r"""What the neighbours at ``entry`` [b, m] add to the covariance of answers, [b, P, P].
+    def _factor(self, decomposition: Decomposition, nodes: Tensor, rows: Rows) -> Tensor:
+        r"""The size expected of each effect over the value of its entry in ``rows``, [nnz]."""
+        operator, num_hops = decomposition.operator, decomposition.surrogate.num_hops
+        if self.prior.sizes == 'normalised':
+            return torch.ones_like(rows.value, dtype=torch.float64)
+        if self.prior.sizes == 'means':  # (D⁻¹A)^L is Ã^L between D^-½ and its inverse
+            return _over(rows.value.new_ones(1), operator.scale[rows.column.long()])
+        parts = [rows_of(operator.sums, nodes[chunk], num_hops) for chunk in row_chunks(operator, nodes, num_hops)]
+        sums = Rows(*map(torch.cat, zip(*parts, strict=True)))
+        return _over(sums.values_in(rows, operator.num_nodes), rows.value)
 
-        And the surrogate's account of these, [b, P].
+    def _covariance(
+        self, rows: Rows, factor: Tensor, assumed: Tensor, entry: Tensor, inside: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        r"""What the neighbours at ``entry`` [b, m] add to the covariance of answers, [b, P, P], each by itself.
+
+        And by what they have in common, [b, P, P], of as large a mean variance; the variance of θ for that, [b]; and
+        the surrogate's account of the answers, [b, P].
         """
-        gram = self.answers.new_zeros(entry.size(0), self.masks.num_masks, self.masks.num_masks)
-        account = torch.zeros_like(gram[:, 0])
+        own = self.answers.new_zeros(entry.size(0), self.masks.num_masks, self.masks.num_masks)
+        account = torch.zeros_like(own[:, 0])
+        seen = own[:, :, :0] if self.traits is None else own.new_zeros(*own.shape[:2], self.traits.size(1))
         for at, here in self._slices(entry, inside):
             masks = self._masks(rows, at) * (rows.value.take(at).double() * here)[:, :, None]
-            gram.baddbmm_(masks.mT, masks)
             account += (assumed.take(at)[:, None] @ masks)[:, 0]
-        return gram, account
+            masks *= factor.take(at)[:, :, None]
+            own.baddbmm_(masks.mT, masks)
+            if self.traits is not None:
+                seen.baddbmm_(masks.mT, self._traits(rows, at))
+        size = seen.square().mean(dim=1).sum(dim=1)
+        seen -= seen.mean(dim=1, keepdim=True)
+        spread = seen.square().mean(dim=1).sum(dim=1)
+        unit = own.diagonal(dim1=1, dim2=2).mean(dim=1) / spread
+        unit = torch.where(spread > 1e-20 * size, unit, 0.0)  # all the same in every probe: that tells nothing
+        return own, (seen * unit[:, None, None]) @ seen.mT, unit, account
+
+    def _said(self, rows: Rows, entry: Tensor, inside: Tensor, weight: Tensor) -> Tensor:
+        r"""What ``weight`` [b, P] comes to under the masks of each neighbour, [b, m]."""
+        parts = [self._masks(rows, at) @ weight[:, :, None] for at, _ in self._slices(entry, inside)]
+        return torch.cat(parts, dim=1)[:, :, 0]
+
+    def _in_common(self, rows: Rows, entry: Tensor, inside: Tensor, amount: Tensor) -> Tensor:
+        r"""The traits of each neighbour times the sum of all those, by ``amount`` [b, m]: [b, m]."""
+        if self.traits is None:
+            return torch.zeros_like(amount)
+        slices = [at for at, _ in self._slices(entry, inside)]
+        amounts = amount.split(slices[0].size(1), dim=1)
+        parts = [part[:, None] @ self._traits(rows, at) for part, at in zip(amounts, slices, strict=True)]
+        total = torch.stack(parts).sum(dim=0)[:, 0, :, None]  # [b, T, 1]
+        return torch.cat([self._traits(rows, at) @ total for at in slices], dim=1)[:, :, 0]
+
+    def _traits(self, rows: Rows, entry: Tensor) -> Tensor:
+        return cast(Tensor, self.traits)[rows.column.take(entry).long()].double()  # [b, m, T]
 
     def _relisted(self, effect: Tensor, place: Tensor, column: Tensor, value: Tensor) -> Tensor:
         r"""Effects [b, m] over their ``value``, with the scores of the shortlist for those that are on it."""
@@ -144,14 +215,18 @@ class Probing(Rule):
 
     def _blocks(self, rows: Rows) -> Iterator[tuple[Tensor, ...]]:
         r"""Goes through padded blocks of rows, of so few that their covariances [b, P, P] take bounded memory, too."""
-        step = max(1, MAX_GRAM_SIZE // self.masks.num_masks**2)
+        step = max(1, MAX_GRAM_SIZE // (self.masks.num_masks * self._width))
         for block in padded_rows(rows.length, self.masks.num_masks):
             yield from zip(*(part.split(step) for part in block), strict=True)
 
     def _slices(self, entry: Tensor, inside: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         r"""Goes through the columns of a padded block, so many at a time that their masks take bounded memory."""
-        step = max(1, MAX_PADDED_SIZE // (entry.size(0) * self.masks.num_masks))
+        step = max(1, MAX_PADDED_SIZE // (entry.size(0) * self._width))
         return zip(entry.split(step, dim=1), inside.split(step, dim=1), strict=True)
+
+    @property
+    def _width(self) -> int:
+        return max(self.masks.num_masks, 0 if self.traits is None else self.traits.size(1))
 
     def _masks(self, rows: Rows, entry: Tensor) -> Tensor:
         return self.masks.at(rows.column.take(entry).long(), self.answers.dtype)  # [b, m, P]
@@ -160,7 +235,7 @@ class Probing(Rule):
         return {'rule': repr(self), 'answers': self.answers.norm(dim=1)}
 
     def to_dict(self) -> dict[str, Any]:
-        numbers = {'num_probes': self.masks.num_masks - UNDRAWN, 'noise': self.noise, 'unit': self.unit}
+        numbers = {'num_probes': self.masks.num_masks - UNDRAWN, 'prior': list(self.prior), 'unit': self.unit}
         tensors = ('nodes', 'along', 'answers', 'distance', 'listed', 'listed_score')
         known = {name: value for name in tensors if (value := getattr(self, name)) is not None}
         return {**numbers, **{name: value.cpu() for name, value in known.items()}}
@@ -168,4 +243,14 @@ class Probing(Rule):
     @classmethod
     def from_dict(cls, content: dict[str, Any], num_nodes: int) -> Probing:
         masks = probe_masks(num_nodes, content.pop('num_probes'))
-        return Probing(Bits.of(masks), **content)
+        return Probing(Bits.of(masks), prior=Prior(*content.pop('prior')), **content)
+
+
+def traits(x: Tensor, decomposition: Decomposition) -> Tensor:
+    r"""What tells nodes apart, [N, T]: their features, or, if these are many, what the surrogate makes of them."""
+    return decomposition.hidden if x.size(1) > MAX_TRAITS else x.detach().to(decomposition.hidden.dtype, copy=True)
+
+
+def _over(values: Tensor, others: Tensor) -> Tensor:
+    r"""The quotient in float64, and zero where the other value is zero."""
+    return torch.where(others != 0.0, values.double() / others.double(), 0.0)

@@ -62,6 +62,9 @@ class Bits:
         ]
         return Bits(masks.size(0), torch.stack(parts, dim=1))
 
+    def first(self, num_masks: int) -> Bits:
+        return Bits(num_masks, self.bytes[:, : (num_masks + 7) // 8])
+
     def at(self, nodes: Tensor, dtype: torch.dtype) -> Tensor:
         r"""The masks at some nodes, of any shape [...], as zeros and ones [..., P]."""
         bits = (self.bytes[nodes][..., None] >> _places(nodes)) & 1

@@ -76,13 +76,24 @@ class Rows(NamedTuple):
         offsets = self.offsets().to(self.column.dtype)
         return csr_matrix(offsets, self.column, self.value, (self.length.numel(), num_columns))
 
-    def sorted(self, num_columns: int) -> Rows:
-        r"""The same with ascending columns."""
+    def order(self, num_columns: int) -> Tensor:
+        r"""The places [nnz] of entries, row by row, if columns ascend."""
         num_keys = self.length.numel() * num_columns
         index = torch.int32 if num_keys < 2**31 else torch.int64
         first = torch.arange(0, num_keys, num_columns, dtype=index, device=self.column.device)
-        order = first.repeat_interleave(self.length).add_(self.column.to(index)).sort().indices
+        return first.repeat_interleave(self.length).add_(self.column.to(index)).sort().indices
+
+    def sorted(self, num_columns: int) -> Rows:
+        r"""The same with ascending columns."""
+        order = self.order(num_columns)
         return Rows(self.length, self.column.index_select(0, order), self.value.index_select(0, order))
+
+    def values_in(self, other: Rows, num_columns: int) -> Tensor:
+        r"""The values [nnz] in the order of ``other``, which has entries in the same places."""
+        if torch.equal(self.column, other.column):
+            return self.value
+        found = torch.empty_like(self.value)
+        return found.index_copy_(0, other.order(num_columns), self.value[self.order(num_columns)])
 
 
 def rows_of(operator: Operator, nodes: Tensor, num_hops: int) -> Rows:
