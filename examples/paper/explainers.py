@@ -181,7 +181,7 @@ JUDGED = tuple(name for name in EXPLAINERS if name not in ('GNNExplainer, node m
 VARIANTS = {
     'FastDnX, 2 masks': distilled(FastDnX, distillation='masked', num_masks=2),
     'ProbeDnX, 64 probes': distilled(ProbeDnX, num_probes=64),
-    'ProbeDnX, 256 probes': distilled(ProbeDnX, num_probes=256),
+    'ProbeDnX, 128 probes': distilled(ProbeDnX, num_probes=128),
     'ProbeDnX, logit': distilled(ProbeDnX, answer='logit'),
     'ProbeDnX, runner-up': distilled(ProbeDnX, contrast='runner_up'),
     'ProbeDnX, shortlist of 10': distilled(ProbeDnX, shortlist=10),
