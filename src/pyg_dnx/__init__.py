@@ -5,6 +5,7 @@ from pyg_dnx.cache import SurrogateCache, shared_cache
 from pyg_dnx.certificate import Certificate
 from pyg_dnx.explanation import SurrogateWarning
 from pyg_dnx.faithfulness import Check, check
+from pyg_dnx.html import to_html
 from pyg_dnx.node_explanations import NodeExplanations
 from pyg_dnx.probe_algorithm import ProbeDnXAlgorithm
 from pyg_dnx.probing import probe_masks
@@ -40,5 +41,6 @@ __all__ = [
     'check',
     'probe_masks',
     'shared_cache',
+    'to_html',
     'trust_report',
 ]
