@@ -38,7 +38,6 @@ for _ in range(300):
     optimizer.zero_grad()
     F.cross_entropy(model(data.x, data.edge_index)[data.train_mask], data.y[data.train_mask]).backward()
     optimizer.step()
-model.eval()
 predicted = model(data.x, data.edge_index).argmax(dim=1)
 print(f'GCN on {args.graph}, test accuracy {(predicted == data.y)[data.test_mask].float().mean():.1%}')
 nodes = torch.randperm(data.num_nodes)[: args.num_nodes]
@@ -84,9 +83,10 @@ for name, algorithm in algorithms.items():
     checked = check(explainer, explanations)
     without, lost = checked.fidelity_plus.mean(), checked.fidelity_minus.mean()
     row = without, 1 - lost, characterization_score(without, lost), checked.unfaithfulness.mean()
-    table[name] = [float(value) for value in row]
+    table[name] = list(map(float, row))
     print('{:<32}{:>16.0%}{:>16.0%}{:>18.2f}{:>16.2f}{:>10.1f}'.format(name, *table[name], milliseconds))
 
+print('\nThis is one graph and one model. For many, see docs/results.md and docs/beyond.md')
 if args.path:
     import matplotlib.pyplot as plt
 

@@ -20,11 +20,12 @@ SMALL = {
     'cora': ['--quick', '--num_nodes', '2'],
     'fraud': ['--num_nodes', '500'],
     'large_graph': ['--num_nodes', '2000'],
+    'pictures': [],
     'quickstart': [],
     'regression': ['--size', '20'],
     'save_load': [],
 }
-NEEDS = {'compare': ['matplotlib'], 'quickstart': ['matplotlib', 'networkx']}
+NEEDS = {'compare': ['matplotlib'], 'pictures': ['matplotlib', 'networkx'], 'quickstart': ['matplotlib', 'networkx']}
 
 
 @pytest.fixture
@@ -149,3 +150,10 @@ def test_compare_measures_every_explainer(run):
     assert all(f'\n{name} ' in printed for name in names)
     assert ('\nIntegrated Gradients ' in printed) != ('needs captum' in printed)
     assert Path('compare.png').stat().st_size > 0
+
+
+def test_pictures_are_of_the_planted_reason(run):
+    assert 'on machine learning?' in run('pictures')
+    names = ['neighborhood', 'features', 'batch', 'report', 'gnn_explainer']
+    assert all(Path('pictures', f'{name}.png').stat().st_size > 0 for name in names)
+    assert 'gradient' in Path('pictures', 'page.html').read_text(encoding='utf-8')
