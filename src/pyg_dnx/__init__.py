@@ -1,10 +1,12 @@
 r"""Distill n' Explain for PyTorch Geometric."""
 
+from pyg_dnx import plot
 from pyg_dnx.algorithm import DnXAlgorithm, FastDnXAlgorithm
 from pyg_dnx.cache import SurrogateCache, shared_cache
 from pyg_dnx.certificate import Certificate
 from pyg_dnx.explanation import SurrogateWarning
 from pyg_dnx.faithfulness import Check, check
+from pyg_dnx.html import to_html
 from pyg_dnx.node_explanations import NodeExplanations
 from pyg_dnx.probe_algorithm import ProbeDnXAlgorithm
 from pyg_dnx.probing import probe_masks
@@ -38,7 +40,9 @@ __all__ = [
     'bound',
     'certify',
     'check',
+    'plot',
     'probe_masks',
     'shared_cache',
+    'to_html',
     'trust_report',
 ]

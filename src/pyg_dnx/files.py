@@ -2,6 +2,8 @@ r"""Files that are read without running any code in them."""
 
 from __future__ import annotations
 
+import os
+import pathlib
 from collections.abc import Callable
 from os import PathLike
 from typing import Any, TypeVar
@@ -31,3 +33,13 @@ def read(path: Path, kind: str, build: Callable[[dict[str, Any]], T]) -> T:
             f"'path' must name a file written by '{kind}.save' (got {str(path)!r}, which is damaged or holds something "
             f'else): save it again'
         ) from error
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+    r"""Writes a text, so that the file is there in full, or not at all."""
+    unfinished = path.with_name(f'.{path.name}.{os.getpid()}')
+    try:
+        unfinished.write_text(text, encoding='utf-8', newline='\n')
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
