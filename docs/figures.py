@@ -1,19 +1,23 @@
-r"""Draws the schematic pictures of the pages: python docs/figures.py [--out docs/images]."""
+r"""Draws the pictures of the method, the modules and the quickstart: python docs/figures.py [--out docs/images]."""
 
 import argparse
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 import networkx as nx
 import torch
-from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from torch import Tensor
 
+from pyg_dnx import plot
+
 INK, GREY = '#222222', '#666666'
 BLUE, GREEN, ORANGE, GREY_FILL = '#DCEBF7', '#E1F2E5', '#FBE9D9', '#F0F0F0'
+SIGNED = LinearSegmentedColormap.from_list('signed', ['#0072B2', '#F7F7F7', '#D55E00'])
 
 EDGES = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
 X = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
@@ -90,7 +94,7 @@ MODULES = [
     Box(3.6, 1.5, 3.1, 1.0, ORANGE, 'many', 'batch, checkpoint\nnode_explanations'),
     Box(7.0, 1.5, 3.0, 1.0, ORANGE, 'algorithms', 'base, algorithm\nprobe_algorithm'),
     Box(0.2, 0.15, 4.75, 1.0, GREEN, 'trust', 'bounds, certificate, faithfulness\ntrust, theory, trust_report'),
-    Box(5.25, 0.15, 4.75, 1.0, GREEN, 'to look at', 'plot'),
+    Box(5.25, 0.15, 4.75, 1.0, GREEN, 'to look at', 'scene, plot, html\nlayout, page_data, verdict'),
 ]
 
 
@@ -156,13 +160,13 @@ def draw_worked(worked: Worked) -> Figure:
     axes = figure.add_axes((0.01, 0.04, 0.36, 0.8))
     graph = nx.Graph(EDGES)
     limit = float(worked.score.abs().max())
-    colors = colormaps['RdBu'](0.5 + 0.28 * worked.score.double().numpy() / limit)
+    colors = SIGNED(0.5 + 0.35 * worked.score.double().numpy() / limit)
     nx.draw_networkx_edges(graph, PLACES, ax=axes, edge_color=GREY, width=1.5)
     nodes = nx.draw_networkx_nodes(graph, PLACES, nodelist=range(5), node_color=colors, node_size=900, ax=axes)
     nodes.set_edgecolor([INK] + [GREY] * 4)
     nodes.set_linewidth([3, 1, 1, 1, 1])
     nx.draw_networkx_labels(graph, PLACES, ax=axes, font_size=11, font_color=INK)
-    axes.set_title('Five nodes; node 0 is explained, two hops.\nBlue: for its class. Red: against it.', fontsize=10)
+    axes.set_title('Five nodes; node 0 is explained, two hops.\nOrange: for its class. Blue: against it.', fontsize=10)
     axes.margins(0.14, 0.3)
     axes.axis('off')
 
@@ -187,6 +191,14 @@ def draw_worked(worked: Worked) -> Figure:
     return figure
 
 
+def draw_paper() -> Figure:
+    r"""What the quickstart draws, by its own code up to there."""
+    text, names = (Path(__file__).parent / 'quickstart.md').read_text(encoding='utf-8'), {}
+    for code in re.findall(r'^```python\n(.*?)^```$', text, re.MULTILINE | re.DOTALL)[:2]:
+        exec(code, names)
+    return plot.neighborhood(names['explanation'])
+
+
 def vector(values: Tensor, digits: int) -> str:
     return '(' + ', '.join(f'{value + 0.0:.{digits}f}' for value in values.tolist()).replace('-', '−') + ')'
 
@@ -197,4 +209,5 @@ if __name__ == '__main__':
     args = parser.parse_args()
     draw_way().savefig(args.out / 'way.png', dpi=160)
     draw_modules().savefig(args.out / 'modules.png', dpi=160)
+    draw_paper().savefig(args.out / 'paper.png', dpi=120)
     draw_worked(worked_example()).savefig(args.out / 'worked_example.png', dpi=160)
