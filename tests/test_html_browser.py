@@ -281,8 +281,24 @@ def test_the_view_moves_and_nodes_do_not(browser):
     wheel = "canvas.dispatchEvent(new WheelEvent('wheel', {deltaY: -100, cancelable: true}))"
     browser.run(wheel)
     assert view()[0] > 1.12 * first[0]
+    chosen = view()
+    browser.top(100)
+    assert view() == chosen
+    browser.top(60)
     browser.click('[aria-label="Show the whole graph"]')
     assert view() == first
+
+
+def test_two_fingers_zoom(browser):
+    before = float(browser.state('view').split()[0])
+    browser.run("""
+    const box = canvas.getBoundingClientRect(), send = (type, pointerId, x) => canvas.dispatchEvent(
+      new PointerEvent(type, { pointerId, button: 0, clientX: box.left + x, clientY: box.top + 200 }));
+    send('pointerdown', 1, 100); send('pointerdown', 2, 200); send('pointermove', 2, 300);
+    send('pointerup', 1, 100); send('pointerup', 2, 300);
+    """)
+    assert float(browser.state('view').split()[0]) == pytest.approx(2.0 * before)
+    assert browser.state('pinned') == '-1'
 
 
 def test_labels_are_text(browser, tmp_path):
@@ -291,8 +307,8 @@ def test_labels_are_text(browser, tmp_path):
         explanation_of(30), tmp_path / 'page.html', node_labels=labels, feature_labels=labels[:4], title=ATTACK
     )
     browser.open(page)
-    browser.to_node(3)
-    assert browser.find('#tooltip b').text == f'{ATTACK} 3'
+    browser.to_node(5)
+    assert browser.find('#tooltip b').text == f'{ATTACK} 5'
     assert browser.rows(2)[:2] == labels[:2]
     assert browser.rows(1, '#features')[0] == labels[1]
     assert browser.driver.title == browser.find('h1').text == ATTACK

@@ -39,6 +39,11 @@ def test_nodes_turn_to_their_neighbours():
     assert float(cosine.min()) > 0.99
 
 
+def test_a_ring_turns_as_a_whole():
+    place, _ = rings([0, 1, 1, 1, 2], [(0, 1), (0, 2), (0, 3), (2, 4)])
+    assert float(torch.cosine_similarity(place[2], place[4], dim=0)) > 0.99
+
+
 @pytest.mark.parametrize(
     ('hops', 'names'), [([], []), ([None, None], [None]), ([0, 0, None], [0, None]), ([0, 2, None, 1], [0, 1, 2, None])]
 )
