@@ -15,7 +15,7 @@ from pyg_dnx.theory import Bounds, bound
 from pyg_dnx.trust import certify
 from pyg_dnx.trust_report import TrustReport, trust_report
 
-__version__ = '0.1.0.dev0'
+__version__ = '0.1.0'
 
 DnX = DnXAlgorithm
 FastDnX = FastDnXAlgorithm

@@ -46,7 +46,7 @@ def graph_data(scene: Scene, name: Callable[[int], str]) -> dict[str, Any]:
     if scene.folded.num_nodes > 0:
         notes.append(
             f'{scene.folded.num_nodes:,} nodes that matter less are left out; their scores sum to '
-            f'{scene.folded.score:.3g}.'
+            f'{_number(scene.folded.score)}.'
         )
     if left_out > 0:
         notes.append(f'{left_out:,} edges with the lowest masks are not drawn.')
@@ -100,9 +100,8 @@ def feature_data(explanation: Explanation, name: Callable[[int], str]) -> dict[s
     source, found = next(iter(by_feature.items()))  # scores before masks
     order = found.abs().argsort(descending=True, stable=True)
     shown, left_out = order.tensor_split([MAX_FEATURES])
-    note = (
-        f'{left_out.numel():,} features that matter less are left out; their scores sum to {found[left_out].sum():.3g}.'
-    )
+    rest = _number(float(found[left_out].sum()))
+    note = f'{left_out.numel():,} features that matter less are left out; their scores sum to {rest}.'
     return {
         'name': [name(f) for f in shown.tolist()],
         'score': [_finite(score) for score in found[shown].tolist()],
@@ -147,3 +146,7 @@ def _outcome(explanation: Explanation, node: int) -> str | None:
 
 def _finite(value: float, digits: int = 6) -> float | None:
     return float(f'{value:.{digits}g}') if math.isfinite(value) else None
+
+
+def _number(value: float) -> str:
+    return f'{value:.3g}'.replace('-', '−')

@@ -32,7 +32,7 @@ UNJUDGED = (
 
 
 def verdict_on(explanation: Explanation, certificate: Certificate | None, nodes: list[int]) -> dict[str, Any]:
-    r"""A verdict's code (negative if there is none), name, sentence and numbers, on the explanation of some ``nodes``."""
+    r"""A verdict's code (negative if there is none), name, sentence and numbers, on an explanation of ``nodes``."""
     if certificate is None:
         return _from_explanation(explanation)
     index = certificate.index.detach().cpu()

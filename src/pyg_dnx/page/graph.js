@@ -23,12 +23,11 @@ function createGraph(canvas, data, { onHover, onPin }) {
     frame = 0;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
-    const focus = pinned >= 0 ? pinned : hovered;
     drawRings();
-    drawEdges(focus);
+    drawEdges();
     drawRingNames();
-    drawNodes(focus);
-    drawCaptions(focus);
+    drawNodes();
+    drawCaptions();
     Object.assign(canvas.dataset, { shown: shown.length, edges: visibleEdges.length, hovered, pinned });
     canvas.dataset.view = [zoom, left, top].join(' ');
   }
@@ -58,7 +57,8 @@ function createGraph(canvas, data, { onHover, onPin }) {
     context.fillText(text, atX, atY);
   }
 
-  function drawEdges(focus) {
+  function drawEdges() {
+    const focus = pinned >= 0 ? pinned : hovered, calm = Math.min(1, Math.sqrt(400 / visibleEdges.length)); // many are drawn faintly
     const groups = new Map(); // one stroke for all edges that look the same
     for (const e of visibleEdges) {
       const marked = source[e] === focus || target[e] === focus;
@@ -69,11 +69,14 @@ function createGraph(canvas, data, { onHover, onPin }) {
     for (const [key, edges] of [...groups].sort((a, b) => a[0] - b[0])) {
       const marked = key >= 10, level = (key % 10) / 6;
       context.strokeStyle = context.fillStyle = marked ? style.ink : style.edge;
-      context.globalAlpha = marked ? 0.9 : (0.18 + 0.6 * level) * (focus >= 0 ? 0.4 : 1);
-      context.lineWidth = edgeWidth(level) * Math.min(1.5, Math.max(0.6, Math.sqrt(zoom)));
-      context.beginPath();
-      for (const e of edges) { context.moveTo(px(source[e]), py(source[e])); context.lineTo(px(target[e]), py(target[e])); }
-      context.stroke();
+      context.globalAlpha = marked ? 0.9 : (0.18 + 0.6 * level) * calm * (pinned >= 0 ? 0.4 : 1);
+      context.lineWidth = edgeWidth(level) * Math.min(1.5, Math.max(0.5, zoom));
+      for (const e of edges) { // one by one: browsers are slow at paths that cross themselves
+        context.beginPath();
+        context.moveTo(px(source[e]), py(source[e]));
+        context.lineTo(px(target[e]), py(target[e]));
+        context.stroke();
+      }
       context.beginPath();
       for (const e of edges) if (oneWay[e]) arrowHead(source[e], target[e], 4 + context.lineWidth);
       context.fill();
@@ -91,20 +94,22 @@ function createGraph(canvas, data, { onHover, onPin }) {
     context.closePath();
   }
 
-  function drawNodes(focus) {
+  const isNear = (i) => pinned < 0 || i === pinned || neighbours[pinned].has(i);
+
+  function drawNodes() {
     context.fillStyle = style.faint;
     context.beginPath();
     for (let i = 0; i < count; i++) if (!isShown[i]) context.rect(px(i) - 1, py(i) - 1, 2, 2);
     context.fill();
     for (let place = shown.length - 1; place >= 0; place--) { // the most important on top
-      const i = shown[place], near = focus < 0 || i === focus || neighbours[focus].has(i);
-      context.globalAlpha = near ? 1 : 0.25;
+      const i = shown[place], marked = i < data.explained || i === pinned || i === hovered;
+      context.globalAlpha = isNear(i) ? 1 : 0.25;
       context.beginPath();
       context.arc(px(i), py(i), size(i), 0, 2 * Math.PI);
       context.fillStyle = colours[i];
       context.fill();
-      context.lineWidth = i < data.explained || i === focus ? 2.5 : 0.8;
-      context.strokeStyle = i < data.explained || i === focus ? style.ink : style.outline;
+      context.lineWidth = marked ? 2.5 : 0.8;
+      context.strokeStyle = marked ? style.ink : style.outline;
       context.stroke();
     }
     context.globalAlpha = 1;
@@ -130,10 +135,10 @@ function createGraph(canvas, data, { onHover, onPin }) {
     if (data.explained === 1 && !captioned.has(0)) captioned.set(0, size(0) + 13);
   }
 
-  function drawCaptions(focus) {
-    for (const i of new Set([...captioned.keys(), ...(focus >= 0 ? [focus] : [])])) {
-      context.font = (i === focus || i < data.explained ? '600 ' : '') + '12px system-ui, sans-serif';
-      context.globalAlpha = focus < 0 || i === focus || neighbours[focus].has(i) ? 1 : 0.3;
+  function drawCaptions() {
+    for (const i of new Set([...captioned.keys(), ...(pinned >= 0 ? [pinned] : [])])) {
+      context.font = (i === pinned || i < data.explained ? '600 ' : '') + '12px system-ui, sans-serif';
+      context.globalAlpha = isNear(i) ? 1 : 0.3;
       write(captions[i], px(i), py(i) + (captioned.get(i) ?? size(i) + 13), style.ink);
     }
     context.globalAlpha = 1;
@@ -159,7 +164,7 @@ function createGraph(canvas, data, { onHover, onPin }) {
 
   function fit() {
     const reach = Math.max(...shown.map((i) => Math.hypot(x[i], y[i])), 30);
-    zoom = Math.min(3.5, Math.min(width, height) / (2 * reach + 60));
+    zoom = Math.min(3.5, Math.min(width, height) / (2 * reach + 84));
     [left, top, touched] = [width / 2, height / 2, false];
     chooseCaptions();
     schedule();
@@ -211,4 +216,4 @@ function createGraph(canvas, data, { onHover, onPin }) {
 
 const MAX_CAPTIONS = 300;
 
-function edgeWidth(level) { return 0.6 + 3.4 * level; }
+function edgeWidth(level) { return 0.5 + 3.5 * level * level; }

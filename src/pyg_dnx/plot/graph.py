@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pyg_dnx.plot import edges
-from pyg_dnx.plot.labels import place_labels
+from pyg_dnx.plot.labels import Labels
 from pyg_dnx.plot.rings import SPACING, Ring, ring_layout, spread, turned
 from pyg_dnx.plot.theme import Theme, dress, name_of, new_figure, number, saved, theme_of, title_of
 from pyg_dnx.scene import Scene, scene_of
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 WIDTH, MIN_HEIGHT, MAX_HEIGHT = 6.2, 3.6, 6.2  # of the graph, in inches
 MARGIN = 22.0  # around the graph, in points
 MAX_RADIUS = 14.0  # of a node, in points
+MAX_POINTS = 5000  # that labels of rings keep away from
+ENOUGH = 0.4  # room around the label of a ring, where rings are 1 apart
 MEANINGS = {
     ('node_score', True): 'score: pushes away from / toward the prediction',
     ('node_mask', True): 'node mask: pushes away from / toward the prediction',
@@ -67,10 +69,10 @@ def neighborhood(
 
     axes = figure.axes[0]
     edges.draw(axes, scene, places, radii / points, colors)
-    _draw_rings(axes, rings, places, scene, colors)
     nodes = _draw_nodes(axes, scene, places, radii, colors)
-    free = radii + 4.0 * (np.arange(len(radii)) < scene.explained)  # explained ones have a circle around them
-    place_labels(axes, places, radii, free, names, colors, nodes.get_facecolors())
+    labels = Labels(axes, places, radii + 4.0 * (np.arange(len(radii)) < scene.explained))  # with their circles
+    _draw_rings(axes, rings, scene, labels, colors)
+    labels.add_nodes(names, radii, nodes.get_facecolors(), colors)
     _draw_scale(figure, nodes, scene, colors)
     _draw_legend(figure, scene, colors)
     _write(figure, title or title_of(explanation, scene.nodes[: scene.explained]), _folded(scene), colors)
@@ -153,22 +155,24 @@ def _draw_nodes(axes: Any, scene: Scene, places: np.ndarray, radii: np.ndarray, 
     return nodes
 
 
-def _draw_rings(axes: Any, rings: list[Ring], places: np.ndarray, scene: Scene, theme: Theme) -> None:
+def _draw_rings(axes: Any, rings: list[Ring], scene: Scene, labels: Labels, theme: Theme) -> None:
     from matplotlib.patches import Circle
 
-    in_the_way = np.concatenate([places, edges.along(scene, places)])
+    in_the_way = np.concatenate([labels.places, edges.along(scene, labels.places)])
+    in_the_way = in_the_way[:: 1 + len(in_the_way) // MAX_POINTS]
     low, high = np.stack([axes.get_xlim(), axes.get_ylim()], axis=1)
-    angles = 2 * np.pi / 180 * np.arange(180)
+    angle = np.pi / 90 * np.array(sorted(range(180), key=lambda step: abs(step - 67)))  # first at the upper left
+    directions = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     for hop, ring in enumerate(rings[1:], start=1):
         axes.add_patch(Circle((0.0, 0.0), ring.radius, fill=False, color=theme.faint, linewidth=1.0, zorder=0))
-        radius = ring.radius if ring.num_lanes == 1 else ring.outer + SPACING
-        spots = radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
-        free = np.linalg.norm(spots[:, None] - in_the_way, axis=2).min(axis=1)
-        free = np.minimum(free, np.minimum(spots - low, high - spots).min(axis=1))
-        spot = spots[free.round(6).argmax()]
+        spots = []
+        for radius in (ring.radius, ring.outer + SPACING):  # on the ring, or beside a crowded one
+            spot = radius * directions
+            free = np.linalg.norm(spot[:, None] - in_the_way, axis=2).min(axis=1)
+            free = np.minimum(np.minimum(free, ENOUGH), np.minimum(spot - low, high - spot).min(axis=1))
+            spots.append(spot[(-free.round(6)).argsort(kind='stable')])
         name = 'no path' if None in scene.hops and hop == len(rings) - 1 else '1 hop' if hop == 1 else f'{hop} hops'
-        box = {'facecolor': theme.page, 'edgecolor': 'none', 'pad': 1.5}
-        axes.text(*spot, name, color=theme.muted, fontsize=8, ha='center', va='center', bbox=box, zorder=2)
+        labels.add_ring(name, np.concatenate(spots if ring.num_lanes == 1 else spots[::-1]), theme)
 
 
 def _draw_scale(figure: Figure, nodes: Any, scene: Scene, theme: Theme) -> None:

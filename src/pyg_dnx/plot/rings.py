@@ -10,6 +10,7 @@ import numpy as np
 SPACING = 0.34  # between neighbours on a ring, where rings are 1 apart
 MAX_LANES = 4  # that a crowded ring is drawn as
 NUM_SWEEPS = 30
+MAX_SWAP_WORK = 2 * 10**9  # multiplications
 NUM_TURNS = 72
 
 
@@ -77,6 +78,7 @@ def ring_layout(ring: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, list[R
         length = (joined * np.abs(place[:, None] - place)).sum()
         if length < shortest - 1e-9:
             best, shortest = angle.copy(), length
+    best = swapped(best, ring, ring_radius, joined)
     radius = ring_radius.copy()
     for part in rings:  # neighbours take turns
         turns = np.r_[0 : part.num_lanes : 2, 1 : part.num_lanes : 2]
@@ -84,6 +86,23 @@ def ring_layout(ring: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, list[R
         lane = turns[place_on_ring % part.num_lanes]
         radius[part.nodes] += SPACING * (lane - 0.5 * (part.num_lanes - 1))
     return turned(np.stack([radius * np.cos(best), radius * np.sin(best)], axis=1)), rings
+
+
+def swapped(angle: np.ndarray, ring: np.ndarray, radius: np.ndarray, joined: np.ndarray) -> np.ndarray:
+    r"""Swaps two nodes of a ring as long as that makes edges shorter, the best two first."""
+    angle = angle.copy()
+    for _ in range(min(200, MAX_SWAP_WORK // len(ring) ** 3)):
+        place = radius * np.exp(1j * angle)
+        distance = np.abs(place[:, None] - place)
+        length = joined @ distance  # of the edges of each node, if it were in the place of each other
+        own = length.diagonal()
+        change = length + length.T - own[:, None] - own + 2 * joined * distance
+        change[ring[:, None] != ring] = 0.0
+        one, other = np.unravel_index(change.argmin(), change.shape)
+        if change[one, other] > -1e-9:
+            break
+        angle[[one, other]] = angle[[other, one]]
+    return angle
 
 
 def tree_angles(ring: np.ndarray, rings: list[Ring], joined: np.ndarray) -> np.ndarray:
@@ -115,6 +134,7 @@ def apart(wish: np.ndarray, gap: float) -> np.ndarray:
     size = len(wish)
     if size < 2:
         return wish
+    wish = np.mod(wish, 2 * np.pi)
     order = wish.argsort(kind='stable')
     widest = int(np.diff(wish[order], append=wish[order[0]] + 2 * np.pi).argmax())
     order = np.roll(order, -widest - 1)  # the circle is cut where it is emptiest

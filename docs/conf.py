@@ -1,0 +1,30 @@
+r"""How Sphinx builds the pages: sphinx-build -W --keep-going -b html docs build/docs."""
+
+from pyg_dnx import __version__
+
+project = 'pyg-dnx'
+author = 'The pyg-dnx developers'
+copyright = author
+release = __version__
+
+extensions = [
+    'myst_parser',
+    'sphinx.ext.autodoc',
+    'sphinx.ext.mathjax',
+    'sphinx.ext.napoleon',
+    'sphinx_copybutton',
+]
+myst_enable_extensions = ['dollarmath']
+myst_heading_anchors = 4  # as on GitHub, for links such as results.md#the-papers-tables
+
+autodoc_member_order = 'bysource'
+autodoc_preserve_defaults = True  # names, not what they hold
+autodoc_typehints = 'none'  # types stand with the arguments
+napoleon_use_param = False  # several arguments may share a line
+python_maximum_signature_line_length = 80
+
+html_theme = 'furo'
+html_title = f'pyg-dnx {release}'
+html_static_path = ['static']
+html_css_files = ['custom.css']
+copybutton_exclude = '.linenos, .gp, .go'
