@@ -379,7 +379,7 @@ def written(verdict, bias_decides=(False,), expected=(0.25,)):
     )
 
 
-REMEDY = r"try another 'num_hops' \(got 3\), 'auto' among them, or a lower 'ridge' \(got 0\.01\)"
+REMEDY = r"try another 'num_hops' \(got 3\), 'auto' among them, a lower 'ridge' \(got 0\.01\), or ProbeDnX"
 SENTENCES = [
     (0, False, r'Trustworthy: the surrogate agrees with the model, and the expected unfaithfulness is 0\.25\.'),
     (1, False, rf"Doubtful: the expected unfaithfulness is 0\.25, more than 0\.15: {REMEDY}; or .*'check'\."),
@@ -606,7 +606,7 @@ def ring(explanation_type='model', index=None, **options):
     return texts['one']
 
 
-ZERO_HOPS = r"Try another 'num_hops' \(got 0\), 'auto' among them, or a lower 'ridge' \(got 1e-05\)\."
+ZERO_HOPS = r"Try another 'num_hops' \(got 0\), 'auto' among them, a lower 'ridge' \(got 1e-05\), or ProbeDnX\."
 DISAGREES = (
     rf'The surrogate disagrees with the model at %s, so .* \(agreement on the whole graph: 50\.0%%\)\. {ZERO_HOPS}'
 )

@@ -364,6 +364,14 @@ def test_task_levels(kind, model, level):
         refused(lambda: Explainer(model, kind(), 'model', config, 'object'), text)
 
 
+@pytest.mark.parametrize('other', [Surrogate(torch.ones(3, 2), torch.ones(2), 1, None), len, 'model'])
+def test_models_that_are_no_modules(kind, other):
+    algorithm = connected(kind())
+    text = f"'model' must be a torch.nn.Module or None (got {type(other).__name__}): wrap it in one whose 'forward'"
+    for call in (algorithm.distill, algorithm.explain_nodes):
+        refused(lambda call=call: call(other, X, EDGES), text)
+
+
 def test_unconnected(kind, model):
     for call in (kind().distill, kind().explain_nodes):
         refused(lambda call=call: call(model, X, EDGES), f"'{kind.__name__}' is not yet connected")

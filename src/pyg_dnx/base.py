@@ -267,6 +267,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         probe_outputs: Tensor | np.ndarray | None,
         progress: bool | None,
     ) -> Inputs:
+        checks.model(model)
         if teacher_outputs is not None:
             checks.teacher_outputs(teacher_outputs, model, x)
         if probe_outputs is not None:

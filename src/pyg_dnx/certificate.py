@@ -66,7 +66,8 @@ class Certificate:
         r"""The verdict on explanation ``b``, why, and what to do about it."""
         expected = f'{float(self.expected_unfaithfulness[b]):.2g}'
         remedy = (
-            f"try another 'num_hops' (got {self.num_hops}), 'auto' among them, or a lower 'ridge' (got {self.ridge:g})"
+            f"try another 'num_hops' (got {self.num_hops}), 'auto' among them, a lower 'ridge' (got {self.ridge:g}), "
+            f'or ProbeDnX'
         )
         if self.probe_r2 is not None:
             return self._sentence_on_probes(b, expected, float(self.probe_r2[b]))

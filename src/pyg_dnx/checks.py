@@ -145,6 +145,14 @@ def content(x: Tensor, edge_index: Any, edge_weight: Any) -> None:
         raise ValueError("'edge_weight' must be finite (got NaN or infinity): drop those edges")
 
 
+def model(value: Any) -> None:
+    if value is not None and not isinstance(value, torch.nn.Module):
+        raise TypeError(
+            f"'model' must be a torch.nn.Module or None (got {type(value).__name__}): wrap it in one whose 'forward' "
+            f"calls it, or pass None and what it returns as 'teacher_outputs'"
+        )
+
+
 def teacher_outputs(value: Any, model: Any, x: Tensor) -> None:
     if value is None:
         if model is None:

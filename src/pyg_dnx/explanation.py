@@ -135,7 +135,9 @@ def warn_if_doubtful(
                 f"Explanations are doubtful where 'distillation_error' is above {2.0 * limit:g}. Try more 'num_probes'."
             )
         return
-    remedy = f"another 'num_hops' (got {num_hops}), 'auto' among them, or a lower 'ridge' (got {report.ridge:g})"
+    remedy = (
+        f"another 'num_hops' (got {num_hops}), 'auto' among them, a lower 'ridge' (got {report.ridge:g}), or ProbeDnX"
+    )
     if _share(disagrees) > SHARE_TO_WARN:
         where = f'node {int(nodes[0])}' if nodes.numel() == 1 else f'{int(disagrees.sum())} of {nodes.numel()} nodes'
         _warn(
