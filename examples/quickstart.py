@@ -5,8 +5,6 @@ python examples/quickstart.py [--path quickstart.png]
 
 import argparse
 
-import matplotlib.pyplot as plt
-import networkx as nx
 import torch
 import torch.nn.functional as F
 from torch_geometric import seed_everything
@@ -15,9 +13,9 @@ from torch_geometric.datasets.graph_generator import BAGraph
 from torch_geometric.explain import Explainer
 from torch_geometric.explain.metric import fidelity
 from torch_geometric.nn import GCN
-from torch_geometric.utils import degree, k_hop_subgraph
+from torch_geometric.utils import degree
 
-from pyg_dnx import FastDnX
+from pyg_dnx import FastDnX, plot
 
 parser = argparse.ArgumentParser()
 parser.add_argument('--path', default='quickstart.png')
@@ -60,22 +58,5 @@ removed, kept = fidelity(explainer, explanation.threshold('topk_hard', 12))  # a
 print(f'The prediction changes without the top 12 edges and nodes: {bool(removed)}, with them alone: {bool(kept)}')
 print(f'The surrogate agrees with the model here: {bool(explanation.surrogate_agreement)}')
 
-_, edge_index, _, inside = k_hop_subgraph(node, 3, data.edge_index)
-graph = nx.Graph(edge_index.T.tolist())
-for (u, v), mask in zip(edge_index.T.tolist(), explanation.edge_mask[inside].tolist(), strict=True):
-    graph[u][v]['width'] = 1 + 4 * mask
-score = explanation.node_score[list(graph)]
-limit = 1.5 * float(score.abs().max())
-layout = nx.spring_layout(graph, seed=0)
-plt.figure(figsize=(7, 5))
-nx.draw_networkx_edges(graph, layout, width=list(nx.get_edge_attributes(graph, 'width').values()), edge_color='0.75')
-points = nx.draw_networkx_nodes(
-    graph, layout, node_color=score, cmap='RdBu_r', vmin=-limit, vmax=limit, edgecolors='0.4'
-)
-nx.draw_networkx_labels(graph, layout, font_size=8)
-plt.colorbar(points, label='score: pushes away from / toward the prediction')
-plt.title(f'Why does the model predict class {int(explanation.target[node])} for node {node}?')
-plt.axis('off')
-plt.tight_layout()
-plt.savefig(args.path, dpi=120)
+plot.neighborhood(explanation, path=args.path)
 print(f'\nPicture saved to {args.path}')

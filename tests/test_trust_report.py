@@ -396,23 +396,26 @@ def test_text_shows_every_table(report):
 
 
 def labels(axes):
-    return [label.get_text() for label in axes.get_xticklabels()]
+    return [label.get_text() for label in axes.get_yticklabels()]
 
 
-def test_plot_draws_every_table(report, tmp_path):
+@pytest.mark.parametrize('theme', ['light', 'dark'])
+def test_plot_draws_every_table(report, theme, tmp_path):
     figure_module = pytest.importorskip('matplotlib.figure')
-    figure = report.plot(tmp_path / 'report.png')
+    figure = report.plot(tmp_path / 'report.png', theme=theme)
     assert isinstance(figure, figure_module.Figure)
     assert (tmp_path / 'report.png').read_bytes().startswith(b'\x89PNG')
+    assert (sum(figure.get_facecolor()[:3]) > 2) == (theme == 'light')
     groups = [table for table in (report.by_degree, report.by_confidence) if table]
     confusion, *panels, reliability = figure.axes if report.confusion else [None, *figure.axes]
     assert len(panels) == len(groups)
     for axes, table, title in zip(panels, groups, ['in-degree', 'confidence'], strict=False):
-        assert title in axes.get_xlabel()
-        assert [bar.get_height() for bar in axes.patches] == [group.agreement for group in table]
+        assert title in axes.get_ylabel()
+        assert [bar.get_width() for bar in axes.patches] == [group.agreement for group in table]
         assert labels(axes) == [f'{group.name}\n({group.num_nodes})' for group in table]
-    assert [bar.get_height() for bar in reliability.patches] == [row.unfaithfulness for row in report.reliability]
-    segments = [part.get_ydata() for part in reliability.lines][:2]
+        assert [text.get_text() for text in axes.texts] == [f'{group.agreement:.0%}' for group in table]
+    assert [bar.get_width() for bar in reliability.patches] == [row.unfaithfulness for row in report.reliability]
+    segments = [part.get_xdata() for part in reliability.lines][:2]
     ends = [
         [row.unfaithfulness_low for row in report.reliability],
         [row.unfaithfulness_high for row in report.reliability],

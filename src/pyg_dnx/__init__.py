@@ -1,5 +1,6 @@
 r"""Distill n' Explain for PyTorch Geometric."""
 
+from pyg_dnx import plot
 from pyg_dnx.algorithm import DnXAlgorithm, FastDnXAlgorithm
 from pyg_dnx.cache import SurrogateCache, shared_cache
 from pyg_dnx.certificate import Certificate
@@ -39,6 +40,7 @@ __all__ = [
     'bound',
     'certify',
     'check',
+    'plot',
     'probe_masks',
     'shared_cache',
     'to_html',

@@ -108,6 +108,14 @@ class NodeExplanations:
             )
         return nodes[:, :k], scores[:, :k]
 
+    @property
+    def targets(self) -> Tensor | None:
+        r"""The class that each explanation is of, [B]; ``None`` for regression."""
+        target = self._request.target
+        if target.is_floating_point() or target.numel() != self._request.num_nodes:
+            return None
+        return target.view(-1)[self.index]
+
     def __getitem__(self, b: int) -> Explanation:
         if not isinstance(b, int):
             raise TypeError(f'explanations are indexed by an int (got {b!r}): explain the nodes you want, or loop')

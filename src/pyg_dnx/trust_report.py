@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from pyg_dnx.certificate import VERDICTS
 from pyg_dnx.faithfulness import check
 from pyg_dnx.surrogate import Report
 from pyg_dnx.trust import certificate_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DEGREES = (0, 1, 2, 4, 8, 16, 64)  # where the bins start
 CONFIDENCES = (0.0, 0.5, 0.7, 0.9, 0.99)
@@ -72,11 +75,11 @@ class TrustReport:
         confusion = self.confusion and [list(row) for row in self.confusion]
         return {'report': asdict(self.report), **rows, 'confusion': confusion, 'reliability': reliability}
 
-    def plot(self, path: str | PathLike[str] | None = None) -> Any:
-        r"""Draws the report with matplotlib, and returns the figure; ``path`` saves it, too."""
-        from pyg_dnx.plot import draw_report
+    def plot(self, path: str | PathLike[str] | None = None, *, theme: str = 'light') -> Figure:
+        r"""Draws the report with matplotlib, and returns the figure: see :func:`pyg_dnx.plot.report`."""
+        from pyg_dnx import plot
 
-        return draw_report(self, path)
+        return plot.report(self, theme=theme, path=path)
 
     def __str__(self) -> str:
         lines = [str(self.report)]

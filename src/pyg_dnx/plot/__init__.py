@@ -1,0 +1,7 @@
+r"""Pictures of explanations and of reports, with matplotlib where it is installed."""
+
+from pyg_dnx.plot.bars import batch, features
+from pyg_dnx.plot.graph import neighborhood
+from pyg_dnx.plot.trust import report
+
+__all__ = ['batch', 'features', 'neighborhood', 'report']

@@ -1,0 +1,129 @@
+r"""Where nodes are drawn, against definitions and what a reader expects of small graphs."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyg_dnx.plot.rings import MAX_LANES, SPACING, apart, ascending, ring_layout, rings_of, spread, turned
+
+NUMBERS = st.floats(-5, 5)
+
+
+def gaps(angles):
+    ordered = np.sort(np.mod(angles, 2 * np.pi))
+    return np.diff(ordered, append=ordered[0] + 2 * np.pi)
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=8))
+def test_ascending_is_the_closest_ascending_sequence(values):
+    size = len(values)
+    expected = [  # by the max-min formula
+        max(min(np.mean(values[j : k + 1]) for k in range(i, size)) for j in range(i + 1)) for i in range(size)
+    ]
+    assert ascending(np.array(values)).tolist() == pytest.approx(expected, abs=1e-9)
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=12), st.floats(0.01, 1.0))
+def test_angles_are_apart_and_in_order(wish, share):
+    wish, gap = np.array(wish), share * 2 * np.pi / len(wish)
+    found = apart(wish, gap)
+    if len(wish) == 1:
+        assert (found == wish).all()
+        return
+    assert gaps(found).min() >= gap - 1e-6
+    wanted = np.angle(np.exp(1j * wish))
+    if gaps(wanted).min() >= gap + 1e-6:  # nothing to do
+        assert np.exp(1j * found) == pytest.approx(np.exp(1j * wanted), abs=1e-6)
+    before = np.mod(wish, 2 * np.pi).argsort(kind='stable')
+    if gaps(wish).min() > 1e-6:
+        after = np.mod(found, 2 * np.pi).argsort(kind='stable')
+        start = list(after).index(before[0])
+        assert np.roll(after, -start).tolist() == before.tolist()
+
+
+def test_pushed_angles_move_evenly():
+    assert apart(np.array([0.1, 0.0]), 1.0) == pytest.approx([0.55, -0.45])
+    assert np.mod(apart(np.array([6.2, 0.1]), 0.4), 2 * np.pi) == pytest.approx(
+        np.mod([3.15 - np.pi - 0.2, 3.15 - np.pi + 0.2], 2 * np.pi), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize('counts', [[1], [1, 4], [1, 30], [1, 300], [1, 20, 300], [3, 5], [40, 5], [1, 0, 4]])
+def test_rings_have_room(counts):
+    ring = np.repeat(np.arange(len(counts)), counts)
+    edges = np.array([(j, 0) for j in range(1, len(ring))], dtype=int).reshape(-1, 2)
+    places, rings = ring_layout(ring, edges)
+    distance = np.linalg.norm(places[:, None] - places, axis=2) + np.where(np.eye(len(ring)), np.inf, 0.0)
+    assert distance.min() > 0.7 * SPACING
+    assert [len(part.nodes) for part in rings] == counts
+    for inner, outer in itertools.pairwise(rings):
+        assert 2 * outer.radius - outer.outer >= inner.outer + 1.0 - 1e-9
+    for part in rings:
+        radii = np.linalg.norm(places[part.nodes], axis=1)
+        lanes = np.unique(radii.round(6))
+        assert len(lanes) == min(part.num_lanes, len(part.nodes)) <= MAX_LANES
+        if len(lanes) > 0:
+            assert 0.5 * (lanes.min() + lanes.max()) == pytest.approx(part.radius)
+
+
+def test_children_are_near_their_parents():
+    ring = np.array([0, 1, 1, 1, 2, 2, 2, 2, 2, 2])
+    edges = np.array([(1, 0), (2, 0), (3, 0), (4, 3), (5, 1), (6, 2), (7, 3), (8, 1), (9, 2)])
+    places, _ = ring_layout(ring, edges)
+    for child, parent in edges[3:]:
+        others = [j for j in (1, 2, 3) if j != parent]
+        to_parent = np.linalg.norm(places[child] - places[parent])
+        assert all(to_parent < np.linalg.norm(places[child] - places[j]) for j in others)
+
+
+def crossings(places, edges):
+    def side(a, b, c):
+        return np.sign((b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0]))
+
+    count = 0
+    for k, (a, b) in enumerate(edges):
+        for c, d in edges[k + 1 :]:
+            p, q, r, s = places[a], places[b], places[c], places[d]
+            if len({a, b, c, d}) == 4:
+                count += side(p, q, r) * side(p, q, s) < 0 and side(r, s, p) * side(r, s, q) < 0
+    return count
+
+
+@pytest.mark.parametrize('size', [6, 9, 12])
+def test_a_circle_around_a_hub_does_not_cross(size):
+    order = (np.random.default_rng(size).permutation(size) + 1).tolist()
+    edges = np.array([(0, j) for j in order] + list(zip(order, order[1:] + order[:1], strict=True)))
+    places, _ = ring_layout(np.array([0] + size * [1]), edges)
+    assert crossings(places, edges.tolist()) == 0
+
+
+def test_layouts_are_deterministic():
+    generator = np.random.default_rng(0)
+    ring = np.repeat([0, 1, 2], [1, 20, 60])
+    edges = generator.integers(0, 81, (150, 2))
+    first, second = (ring_layout(ring, edges)[0] for _ in range(2))
+    assert (first == second).all()
+
+
+def test_pages_are_rather_wide_than_high():
+    line = np.array([[0.0, -2.0], [0.0, 3.0], [0.0, 0.0]])
+    found = turned(line)
+    assert np.ptp(found, axis=0) == pytest.approx([5.0, 0.0], abs=1e-9)
+    assert np.linalg.norm(found, axis=1) == pytest.approx([2.0, 3.0, 0.0])
+
+
+def test_places_are_spread():
+    places = np.array([[0.0, 0.0], [0.0, 0.0], [0.05, 0.0], [5.0, 5.0]])
+    found = spread(places, 0.3)
+    distance = np.linalg.norm(found[:, None] - found, axis=2) + np.where(np.eye(4), np.inf, 0.0)
+    assert distance.min() > 0.25
+    assert found[3] == pytest.approx([5.0, 5.0], abs=1e-5)
+    assert (places[0] == 0.0).all()
+
+
+def test_one_explained_node_is_in_the_middle_and_several_around_it():
+    assert rings_of(np.array([0, 1]))[0].radius == 0.0
+    assert rings_of(np.array([0, 0, 1]))[0].radius > SPACING
