@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from pyg_dnx.plot.rings import apart
+
 SPACING = 26.0  # between neighbours on a ring, and between rings of the same hop
 GAP = 2.0 * SPACING  # between hops
 SWEEPS = 12  # times that rings are sorted by where their neighbours stand
@@ -43,21 +45,16 @@ def rings(hops: list[int | None], edges: list[tuple[int, int]]) -> tuple[Tensor,
         bounds.append((hop, reach + 0.5 * GAP))
 
     angle = torch.zeros_like(radius)
-    for ring in members:
-        angle[ring] = _slots(ring.numel())
+    is_placed = torch.zeros_like(radius)  # so that the first sweep places each by those further in
     pairs = torch.tensor(edges, dtype=torch.long).reshape(-1, 2).T
     source, target = torch.cat([pairs, pairs.flip(0)], dim=1)
     for _ in range(SWEEPS):
         for ring in members:
-            unit = torch.polar(radius.clamp(max=1.0), angle)  # the one in the middle has no say
+            unit = torch.polar(is_placed, angle)
             pull = torch.zeros_like(unit).index_add(0, target, unit[source])[ring]
             wish = torch.where(pull.abs() > 1e-6, pull.angle(), angle[ring])
-            slots = _slots(ring.numel())
-            wish, order = wish.remainder(2.0 * math.pi).sort(stable=True)
-            turn = torch.polar(torch.ones_like(slots), wish - slots).sum().angle()
-            angle[ring[order]] = slots + turn
+            even = 2.0 * math.pi / ring.numel()
+            need = 1.5 * SPACING / max(SPACING, float(radius[ring[0]]))
+            angle[ring] = torch.from_numpy(apart(wish.numpy(), min(even, max(need, 0.5 * even))))
+            is_placed[ring] = radius[ring].clamp(max=1.0)  # the one in the middle has no say
     return torch.view_as_real(torch.polar(radius, angle)), bounds
-
-
-def _slots(count: int) -> Tensor:
-    return torch.arange(count, dtype=torch.float64) * (2.0 * math.pi / max(1, count))

@@ -14,7 +14,7 @@ from torch_geometric.explain.config import ModelMode, ModelTaskLevel
 from pyg_dnx.layout import rings
 from pyg_dnx.scene import Scene
 
-MAX_EDGES = 10_000  # drawn: those with the highest masks
+MAX_EDGES = 4_000  # drawn: those with the highest masks
 MAX_FEATURES = 200  # in the table: those with the highest |score|
 SHOWN_AT_FIRST = 60  # nodes
 SOURCES = {'node_score': 'score', 'node_mask': 'node mask', 'edge_mask': 'highest edge mask'}
@@ -39,8 +39,8 @@ def graph_data(scene: Scene, name: Callable[[int], str]) -> dict[str, Any]:
     size = [abs(score) for score in scene.scores]
     rank = torch.empty(len(size), dtype=torch.long)
     rank[torch.tensor(size, dtype=torch.float64).argsort(descending=True, stable=True)] = torch.arange(len(size)) + 1
-    place, bounds = rings(scene.hops, scene.edges)
     heaviest = sorted(range(len(scene.edges)), key=lambda e: -scene.edge_weights[e])[:MAX_EDGES]
+    place, bounds = rings(scene.hops, [scene.edges[e] for e in heaviest])
     hint = 'against or for what is explained' if scene.is_signed else 'without a sign'
     notes, left_out = [], len(scene.edges) - len(heaviest)
     if scene.folded.num_nodes > 0:

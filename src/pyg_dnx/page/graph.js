@@ -58,7 +58,8 @@ function createGraph(canvas, data, { onHover, onPin }) {
   }
 
   function drawEdges() {
-    const focus = pinned >= 0 ? pinned : hovered, calm = Math.min(1, Math.sqrt(400 / visibleEdges.length)); // many are drawn faintly
+    const focus = pinned >= 0 ? pinned : hovered;
+    const calm = Math.min(1, Math.sqrt(400 / visibleEdges.length)); // where there are many, they are faint
     const groups = new Map(); // one stroke for all edges that look the same
     for (const e of visibleEdges) {
       const marked = source[e] === focus || target[e] === focus;
@@ -70,13 +71,14 @@ function createGraph(canvas, data, { onHover, onPin }) {
       const marked = key >= 10, level = (key % 10) / 6;
       context.strokeStyle = context.fillStyle = marked ? style.ink : style.edge;
       context.globalAlpha = marked ? 0.9 : (0.18 + 0.6 * level) * calm * (pinned >= 0 ? 0.4 : 1);
-      context.lineWidth = edgeWidth(level) * Math.min(1.5, Math.max(0.5, zoom));
+      context.lineWidth = edgeWidth(level) * Math.min(1.5, Math.max(0.5, zoom)) * (marked ? 1 : Math.sqrt(calm));
       for (const e of edges) { // one by one: browsers are slow at paths that cross themselves
         context.beginPath();
         context.moveTo(px(source[e]), py(source[e]));
         context.lineTo(px(target[e]), py(target[e]));
         context.stroke();
       }
+      if (visibleEdges.length > MAX_ARROWS && !marked) continue;
       context.beginPath();
       for (const e of edges) if (oneWay[e]) arrowHead(source[e], target[e], 4 + context.lineWidth);
       context.fill();
@@ -126,8 +128,7 @@ function createGraph(canvas, data, { onHover, onPin }) {
       const half = context.measureText(captions[i]).width / 2 + 3;
       for (const shift of [size(i) + 13, -size(i) - 5]) {
         const box = [px(i) - half, py(i) + shift - 11, px(i) + half, py(i) + shift + 4];
-        const hits = (other, o) => o !== place && box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3];
-        if (captioned.has(i) || boxes.some(hits)) continue;
+        if (captioned.has(i) || boxes.some((other, o) => o !== place && overlap(box, other))) continue;
         boxes.push(box);
         captioned.set(i, shift);
       }
@@ -214,6 +215,8 @@ function createGraph(canvas, data, { onHover, onPin }) {
   return { show, pin, paint, zoomBy, fit, draw, limit, isPinned: (i) => i === pinned };
 }
 
-const MAX_CAPTIONS = 300;
+const MAX_CAPTIONS = 300, MAX_ARROWS = 1000; // beyond which they are only in the way
+
+function overlap(a, b) { return a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3]; } // left, top, right, bottom
 
 function edgeWidth(level) { return 0.5 + 3.5 * level * level; }

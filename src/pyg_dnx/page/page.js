@@ -7,14 +7,17 @@ const sizes = byRank.map((i) => Math.abs(score[i])), total = sizes.reduce((sum, 
 const hasLabels = data.hasLabels, tooltip = find('#tooltip');
 
 const graph = createGraph(find('#canvas'), data, { onHover: describe, onPin: select });
+const hasHops = hops.some((hop) => hop !== null);
 const columns = [
   { name: 'Rank', kind: 'number' },
   { name: 'Node', kind: 'number', selects: !hasLabels },
   ...(hasLabels ? [{ name: 'Label', kind: 'text', selects: true }] : []),
-  ...(hops.some((hop) => hop !== null) ? [{ name: 'Hops', kind: 'number' }] : []),
+  ...(hasHops ? [{ name: 'Hops', kind: 'number' }] : []),
   { name: data.scoreName, kind: 'score', signed: data.isSigned },
 ];
-const rows = id.map((node, i) => [rank[i], node, ...(hasLabels ? [label[i]] : []), ...(columns.some((c) => c.name === 'Hops') ? [hops[i]] : []), score[i]]);
+const rows = id.map((node, i) => [
+  rank[i], node, ...(hasLabels ? [label[i]] : []), ...(hasHops ? [hops[i]] : []), score[i],
+]);
 const nodeTable = createTable(find('#nodes'), columns, rows, graph.limit, (i) => graph.pin(graph.isPinned(i) ? -1 : i));
 
 // How many are shown
@@ -42,7 +45,8 @@ function update() {
   const matches = (i) => String(id[i]) === query || label[i].toLowerCase().includes(query);
   nodeTable.filter((i) => (query ? matches(i) : among.has(i)));
   const share = sizes.slice(0, top_k).reduce((sum, value) => sum + value, 0) / (total || 1);
-  find('#share').textContent = `They hold ${(100 * share).toFixed(share > 0.995 && share < 1 ? 1 : 0)}% of the sum of ${data.isSigned ? '|scores|' : 'scores'} on this page.`;
+  const percent = (100 * share).toFixed(share > 0.995 && share < 1 ? 1 : 0), sum = data.isSigned ? '|scores|' : 'scores';
+  find('#share').textContent = `They hold ${percent}% of the sum of ${sum} on this page.`;
 }
 
 function select(i) {
@@ -63,8 +67,9 @@ function describe(i, at) {
   );
   const right = at.x + at.gap + 10, low = at.y - tooltip.offsetHeight / 2;
   const x = right + tooltip.offsetWidth > at.width ? at.x - at.gap - 10 - tooltip.offsetWidth : right;
-  const clamp = (value, most) => Math.round(Math.max(0, Math.min(value, most)));
-  tooltip.style.transform = `translate(${clamp(x, at.width - tooltip.offsetWidth)}px, ${clamp(low, at.height - tooltip.offsetHeight)}px)`;
+  const inside = (value, most) => Math.round(Math.max(0, Math.min(value, most)));
+  const place = [inside(x, at.width - tooltip.offsetWidth), inside(low, at.height - tooltip.offsetHeight)];
+  tooltip.style.transform = `translate(${place[0]}px, ${place[1]}px)`;
 }
 
 // Light and dark
@@ -76,7 +81,10 @@ function setTheme(name) {
   find('#theme').setAttribute('aria-pressed', name === 'dark');
   const computed = getComputedStyle(root), read = (key) => computed.getPropertyValue(`--${key}`).trim();
   const [neutral, positive, negative] = ['neutral', 'positive', 'negative'].map((key) => rgb(read(key)));
-  const colourOf = (t) => `rgb(${neutral.map((from, c) => Math.round(from + Math.abs(t) * ((t < 0 ? negative : positive)[c] - from))).join(' ')})`;
+  const colourOf = (t) => { // for t from -1 to 1
+    const end = t < 0 ? negative : positive;
+    return `rgb(${neutral.map((from, c) => Math.round(from + Math.abs(t) * (end[c] - from))).join(' ')})`;
+  };
   graph.paint(colourOf, (keys) => Object.fromEntries(keys.map((key) => [key, read(key)])));
   drawLegend(colourOf);
 }
@@ -96,8 +104,8 @@ function drawLegend(colourOf) {
   legend.replaceChildren(scale);
   if (data.explained > 0) legend.append(item('explained', '<circle cx="12" cy="9" r="7"/>', 24));
   if (data.hasEdgeMask) {
-    const lines = [0, 0.5, 1].map((level, i) => `<line x1="${30 * i}" x2="${30 * i + 24}" y1="9" y2="9" stroke-width="${edgeWidth(level)}"/>`);
-    legend.append(item('edge mask 0, 0.5, 1', lines.join(''), 84));
+    const line = (level, x) => `<line x1="${x}" x2="${x + 24}" y1="9" y2="9" stroke-width="${edgeWidth(level)}"/>`;
+    legend.append(item('edge mask 0, 0.5, 1', line(0, 0) + line(0.5, 30) + line(1, 60), 84));
   }
 }
 
@@ -122,13 +130,18 @@ find('#graph-note').textContent = data.note;
 find('#canvas').setAttribute('aria-label', `Graph of ${count} nodes. The table of nodes holds the same scores.`);
 if (features) {
   find('#features').hidden = false;
-  const kinds = [{ name: 'Rank', kind: 'number' }, { name: 'Feature', kind: 'text' }, { name: features.scoreName, kind: 'score', signed: features.isSigned }];
+  const kinds = [
+    { name: 'Rank', kind: 'number' },
+    { name: 'Feature', kind: 'text' },
+    { name: features.scoreName, kind: 'score', signed: features.isSigned },
+  ];
   const lines = features.name.map((name, i) => [i + 1, name, features.score[i]]);
   createTable(find('#features'), kinds, lines, Math.max(...features.score.map(Math.abs)) || 1).filter(() => true);
   find('#features .note').textContent = features.note;
 }
 find('#graph').querySelectorAll('[data-zoom]').forEach((button) => {
-  button.addEventListener('click', () => (button.dataset.zoom === 'fit' ? graph.fit() : graph.zoomBy(Number(button.dataset.zoom))));
+  const { zoom } = button.dataset;
+  button.addEventListener('click', () => (zoom === 'fit' ? graph.fit() : graph.zoomBy(Number(zoom))));
 });
 document.addEventListener('keydown', (event) => { if (event.key === 'Escape') graph.pin(-1); });
 showTop(data.initial);

@@ -90,6 +90,7 @@ function element(name, className, text) {
 function formatScore(value, signed) {
   if (value === null) return '–';
   const size = Math.abs(value);
-  const text = size === 0 ? '0' : size < 1e-3 || size >= 1e5 ? size.toExponential(2) : size >= 100 ? size.toFixed(1) : size.toPrecision(3);
+  let text = size >= 100 ? size.toFixed(1) : size.toPrecision(3);
+  if (size < 1e-3 || size >= 1e5) text = size === 0 ? '0' : size.toExponential(2);
   return (value < 0 ? '−' : signed && value > 0 ? '+' : '') + text;
 }
