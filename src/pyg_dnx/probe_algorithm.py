@@ -43,10 +43,11 @@ class ProbeDnXAlgorithm(DistillAndExplain):
 
     The model is evaluated once for each of some random masks that blank the features of nodes, the same for all
     explained nodes. At each of these, its answers are fitted by a linear function of which neighbours it saw
-    (:mod:`pyg_dnx.local_fit`), with :math:`\tilde{A}^L_{ij}` as the size that is expected of neighbour :math:`j`'s
-    effect, and the surrogate's effects as a direction that is likely. The effects found are the scores. How well
-    answers foretell one another there, ``probe_r2``, says how far to trust them. Several nodes at once are explained
-    jointly, by the sum of their scores.
+    (:mod:`pyg_dnx.local_fit`). What it expects before is that effects have sizes like :math:`\tilde{A}^L_{ij}`, that
+    neighbours with like features have effects in common, and that the surrogate's effects are likely
+    (:class:`~pyg_dnx.probe_rule.Probing`). The effects found are the scores. How well answers foretell one another
+    there, ``probe_r2``, says how far to trust them. Several nodes at once are explained jointly, by the sum of their
+    scores.
 
     Scores of nodes, and of edges, go by the local fit; those of features share a node's score in proportion to the
     surrogate's, and are no effects of their own. Without probes, scores are FastDnX's, with a warning.

@@ -46,9 +46,9 @@ class Probing(Rule):
 
     What explains the node is the local fit, so that trust is in that, and not in the surrogate:
 
-    - ``probe_r2``: the share of the variance of answers that is foretold, each by all others (R², leave-one-out);
+    - ``probe_r2``: the share of the variance of answers that is foretold, each pair by all others (R²);
     - ``surrogate_agreement``: whether it is positive;
-    - ``distillation_error``: how far answers are off from what all others say of them, as a distance of outputs if
+    - ``distillation_error``: how far answers are off from what the others say of them, as a distance of outputs if
       these move along the answer's direction (for logits, at most half as far);
     - ``probe_evidence``: the sum of all effects; ``bias_decides``: whether it is not positive;
     - ``probe_bias``: the answer if all nodes are blanked.
@@ -127,7 +127,7 @@ class Probing(Rule):
         return probe_certificate(distilled, nodes, kept, distance, trust, doubt)
 
     def choose_prior(self, decomposition: Decomposition) -> Prior:
-        r"""The prior under which each answer at ``nodes`` is best foretold by all others; few of many probes decide."""
+        r"""The prior under which pairs of answers at ``nodes``, of the first probes, are best foretold by the others."""
         probes = min(self.masks.num_masks, MAX_PROBES_TO_CHOOSE)
         rule = replace(self, masks=self.masks.first(probes), answers=self.answers[:, :probes])
         rows = rows_of(decomposition.operator, self.nodes, decomposition.surrogate.num_hops)
