@@ -127,7 +127,7 @@ class Probing(Rule):
         return probe_certificate(distilled, nodes, kept, distance, trust, doubt)
 
     def choose_prior(self, decomposition: Decomposition) -> Prior:
-        r"""The prior under which pairs of answers at ``nodes``, of the first probes, are best foretold by the others."""
+        r"""The prior under which pairs of answers at ``nodes`` to the first probes are best foretold by the others."""
         probes = min(self.masks.num_masks, MAX_PROBES_TO_CHOOSE)
         rule = replace(self, masks=self.masks.first(probes), answers=self.answers[:, :probes])
         rows = rows_of(decomposition.operator, self.nodes, decomposition.surrogate.num_hops)
