@@ -99,6 +99,18 @@ def test_no_index_shows_all_nodes_with_a_mask():
     assert scene == scene_of(explain(node_mask=torch.tensor([[0.0], [0.5], [1.0], [0.0], [0.2], [0.0]])), num_hops=1)
 
 
+def test_negative_masks_count():
+    scene = scene_of(explain(edge_mask=torch.tensor([0.0, -1.0, 0.0, 0.0]), index=torch.tensor([4])))
+    assert scene.nodes == [4, 1, 2]
+    assert scene.edge_weights == [1.0]
+
+
+def test_explained_nodes_are_there_even_without_a_mask():
+    mask = torch.tensor([[0.0], [0.5], [1.0], [0.0], [0.0], [0.0]])
+    scene = scene_of(explain(node_mask=mask, index=torch.tensor([4])))
+    assert (scene.nodes, scene.hops, scene.scores) == ([4, 2, 1], [0, 2, 3], [0.0, 1.0, 0.5])
+
+
 def test_the_index_of_a_graph_is_not_a_node():
     explanation = explain(node_mask=torch.ones(6, 1), index=torch.tensor([0]))
     explanation._model_config = ModelConfig('regression', 'graph')
