@@ -222,6 +222,12 @@ def test_titles():
     assert parts(plot.neighborhood(explanation)).title == 'Explanation of node 0'
 
 
+def test_long_titles_are_not_cut_off():
+    figure = plot.neighborhood(star(4), title='Why, ' * 40)
+    (title,) = [text for text in figure.texts if text.get_gid() == 'title']
+    assert boxes(figure, [title])[0, 2] <= figure.bbox.x1
+
+
 @pytest.mark.parametrize(
     ('values', 'text'),
     [

@@ -206,6 +206,7 @@ BAD = {
     'hops': (explain(**SCORED), {'num_hops': -1}, ValueError, r"'num_hops' must be at least 0 \(got -1\): "),
     'index': (explain(**SCORED), {'index': 6}, IndexError, r"'index' must hold node ids .* \(got ids from 6 to 6\): "),
     'nothing': (explain(), {}, ValueError, "'explanation' must say something of nodes or edges"),
+    'all zero': (explain(node_mask=torch.zeros(6, 1)), {}, ValueError, r"'index' must name a node .* \(got None\): "),
     'no graph': (Explanation(node_mask=torch.ones(3, 1)), {}, ValueError, "'explanation' must have .* 'edge_index'"),
     'hetero': (HeteroData(), {}, TypeError, "'explanation' must be that of a homogeneous graph"),
     'NaN': (explain(node_score=torch.full((6,), torch.nan)), {}, ValueError, "'node_score' .* must be finite"),
