@@ -222,6 +222,12 @@ def test_titles():
     assert parts(plot.neighborhood(explanation)).title == 'Explanation of node 0'
 
 
+def test_long_titles_are_not_cut_off():
+    figure = plot.neighborhood(star(4), title='Why, ' * 40)
+    (title,) = [text for text in figure.texts if text.get_gid() == 'title']
+    assert boxes(figure, [title])[0, 2] <= figure.bbox.x1
+
+
 @pytest.mark.parametrize(
     ('values', 'text'),
     [
@@ -257,16 +263,16 @@ def batch():
 
 
 def test_features():
-    score = torch.tensor([0.5, -3.0, 0.0, 2.0, 1.0])
+    score = torch.tensor([0.5, -3.0, 0.0, 2.0, 1.5])
     figure = plot.features(Explanation(feature_score=score), top_k=3)
     axes = figure.axes[0]
-    assert [bar.get_width() for bar in axes.patches] == [-3.0, 2.0, 1.0]
+    assert [bar.get_width() for bar in axes.patches] == [-3.0, 2.0, 1.5]
     assert [bar.get_y() for bar in axes.patches] == sorted(bar.get_y() for bar in axes.patches)
     assert axes.yaxis_inverted()
     colors = [matplotlib.colors.to_hex(bar.get_facecolor()).upper() for bar in axes.patches]
     assert colors == [LIGHT.away, LIGHT.toward, LIGHT.toward]
     assert [label.get_text() for label in axes.get_yticklabels()] == ['1', '3', '4']
-    assert [text.get_text() for text in axes.texts] == ['−3', '2', '1']
+    assert [text.get_text() for text in axes.texts] == ['−3', '2', '1.5']
     assert figure.get_supxlabel() == '+ 2 more features, score sum 0.5'
     everything = plot.features(Explanation(feature_score=score), theme='dark', labels=list('abcde'), title='Mine')
     assert [label.get_text() for label in everything.axes[0].get_yticklabels()] == ['b', 'd', 'e', 'a']
@@ -309,6 +315,7 @@ def test_long_labels_of_features_are_not_cut_off(length):
 def test_batch(batch, theme):
     algorithm, model, x, edge_index = batch
     explanations = explainer(model, algorithm).algorithm.explain_nodes(model, x, edge_index, index=torch.tensor([1, 6]))
+    explanations.surrogate_agreement = torch.tensor([True, False])
     figure = plot.batch(explanations, top_k=2, theme=theme)
     nodes, scores = explanations.top_k(2)
     target = model(x, edge_index).argmax(dim=1)
@@ -320,8 +327,8 @@ def test_batch(batch, theme):
         weights = [label.get_fontweight() for label in axes.get_yticklabels()]
         assert weights == ['bold' if j == node else 'normal' for j in row]
         assert axes.get_title().rstrip(' *') == f'node {node}, class {int(target[node])}'
-    marked = [axes.get_title().endswith(' *') for axes in figure.axes]
-    assert marked == (~explanations.surrogate_agreement).tolist()
+    assert [axes.get_title().endswith(' *') for axes in figure.axes] == [False, True]
+    assert figure.get_supxlabel() == '* the surrogate disagrees with the model here'
     assert figure.get_suptitle() == 'Highest scores for 2 explained nodes'
 
 
@@ -340,7 +347,7 @@ def test_batches_of_many_nodes_show_the_first(batch):
         assert not overlaps(box, titles[j + 1 :])
 
 
-@pytest.mark.parametrize('task', ['regression [N, 2]', 'binary raw [N, 2]'])
+@pytest.mark.parametrize('task', ['regression [N]', 'regression [N, 2]', 'binary raw [N, 2]'])
 def test_batches_without_a_class_a_node(task):
     x, edge_index, _ = example_graphs()['looped']
     model = Teacher('weighted', task)
@@ -360,6 +367,8 @@ def test_reports_of_many_classes(num_classes):
     for axes in figure.axes:
         for ticks in (axes.get_xticklabels(), axes.get_yticklabels()):
             found = boxes(figure, [tick for tick in ticks if tick.get_text()])
+            others = [other.get_window_extent().extents for other in figure.axes if other is not axes]
+            assert not any(overlaps(box, np.array(others)) for box in found)
             for j, box in enumerate(found[:-1]):
                 assert not overlaps(box, found[j + 1 :])
     assert len(figure.axes[0].texts) == (num_classes if num_classes <= 12 else 0)

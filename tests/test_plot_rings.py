@@ -44,6 +44,15 @@ def test_angles_are_apart_and_in_order(wish, share):
         assert np.roll(after, -start).tolist() == before.tolist()
 
 
+def test_angles_that_would_meet_across_the_cut_are_even():
+    wish = np.array([3.484, 3.832, 5.694, 6.185, 7.654, 7.764, 7.9])
+    gap = 0.98 * 2 * np.pi / 7
+    found = apart(wish, gap)
+    assert gaps(found) == pytest.approx(np.full(7, 2 * np.pi / 7))
+    assert np.exp(1j * apart(wish + 1.0, gap)) == pytest.approx(np.exp(1j * (found + 1.0)))
+    assert np.angle(np.exp(1j * (found - wish)).sum()) == pytest.approx(0.0, abs=1e-6)
+
+
 def test_pushed_angles_move_evenly():
     assert apart(np.array([0.1, 0.0]), 1.0) == pytest.approx([0.55, -0.45])
     assert np.mod(apart(np.array([6.2, 0.1]), 0.4), 2 * np.pi) == pytest.approx(

@@ -99,6 +99,18 @@ def test_no_index_shows_all_nodes_with_a_mask():
     assert scene == scene_of(explain(node_mask=torch.tensor([[0.0], [0.5], [1.0], [0.0], [0.2], [0.0]])), num_hops=1)
 
 
+def test_negative_masks_count():
+    scene = scene_of(explain(edge_mask=torch.tensor([0.0, -1.0, 0.0, 0.0]), index=torch.tensor([4])))
+    assert scene.nodes == [4, 1, 2]
+    assert scene.edge_weights == [1.0]
+
+
+def test_explained_nodes_are_there_even_without_a_mask():
+    mask = torch.tensor([[0.0], [0.5], [1.0], [0.0], [0.0], [0.0]])
+    scene = scene_of(explain(node_mask=mask, index=torch.tensor([4])))
+    assert (scene.nodes, scene.hops, scene.scores) == ([4, 2, 1], [0, 2, 3], [0.0, 1.0, 0.5])
+
+
 def test_the_index_of_a_graph_is_not_a_node():
     explanation = explain(node_mask=torch.ones(6, 1), index=torch.tensor([0]))
     explanation._model_config = ModelConfig('regression', 'graph')
@@ -194,6 +206,7 @@ BAD = {
     'hops': (explain(**SCORED), {'num_hops': -1}, ValueError, r"'num_hops' must be at least 0 \(got -1\): "),
     'index': (explain(**SCORED), {'index': 6}, IndexError, r"'index' must hold node ids .* \(got ids from 6 to 6\): "),
     'nothing': (explain(), {}, ValueError, "'explanation' must say something of nodes or edges"),
+    'all zero': (explain(node_mask=torch.zeros(6, 1)), {}, ValueError, r"'index' must name a node .* \(got None\): "),
     'no graph': (Explanation(node_mask=torch.ones(3, 1)), {}, ValueError, "'explanation' must have .* 'edge_index'"),
     'hetero': (HeteroData(), {}, TypeError, "'explanation' must be that of a homogeneous graph"),
     'NaN': (explain(node_score=torch.full((6,), torch.nan)), {}, ValueError, "'node_score' .* must be finite"),

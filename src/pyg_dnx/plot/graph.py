@@ -213,7 +213,8 @@ def _draw_legend(figure: Figure, scene: Scene, theme: Theme) -> None:
 
 def _write(figure: Figure, title: str, folded: str, theme: Theme) -> None:
     width, height = figure.get_size_inches()
-    figure.text(0.15 / width, 1 - 0.27 / height, title, color=theme.text, fontsize=13, va='center', gid='title')
+    fontsize = 13.0 * min(1.0, 62 / max(1, len(title)))  # such that it is not cut off
+    figure.text(0.15 / width, 1 - 0.27 / height, title, color=theme.text, fontsize=fontsize, va='center', gid='title')
     figure.text(0.15 / width, 0.22 / height, folded, color=theme.muted, fontsize=8.5, va='center', gid='folded')
 
 
