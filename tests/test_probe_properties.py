@@ -30,7 +30,7 @@ def planted(num_hops, num_outputs=1):
 @pytest.mark.parametrize('num_hops', [1, 2, 3])
 @pytest.mark.parametrize('name', example_graphs())
 def test_a_planted_linear_model_is_recovered(name, num_hops, num_outputs):
-    case = ProbeCase(name, 'regression [N, 2]', num_hops, num_probes=24, model=planted(num_hops, num_outputs))
+    case = ProbeCase(name, 'regression [N, 2]', num_hops, num_probes=60, model=planted(num_hops, num_outputs))
     found = case.explain_nodes()
     hidden = case.x @ case.model.lin.weight.detach().T  # the effect of node j on node i is Ã^L_ij h_j
     expected = case.power * (case.toward() @ hidden.T)

@@ -16,7 +16,7 @@ from pyg_dnx.teacher import to_targets
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
-CLOSE = {'rtol': 1e-5, 'atol': 1e-8}
+CLOSE = {'rtol': 1e-4, 'atol': 1e-6}
 TASKS = ['multiclass raw', 'binary raw [N]', 'regression [N, 2]']
 NODES = torch.tensor([5, 0, 6, 0])
 PAIRS = 3  # evaluations: all pairs at once, and one of them by itself, which takes two
@@ -85,7 +85,7 @@ def test_any_option(task, is_given, options):
     found = case.explain_nodes(kind, target=target, shortlist=3)
     torch.testing.assert_close(found.scores.to_dense(), dealt(case, 3, *goal), **CLOSE)
     alone = case.explain(4, target, explanation_type=kind, shortlist=3)
-    torch.testing.assert_close(alone.node_score, found.scores.to_dense()[4])
+    torch.testing.assert_close(alone.node_score, found.scores.to_dense()[4], **CLOSE)
 
 
 def test_nodes_without_response_stay_in_order():
@@ -96,7 +96,7 @@ def test_nodes_without_response_stay_in_order():
 
 
 def test_edges_of_no_weight_keep_no_score():
-    case = ProbeCase(num_probes=12)
+    case = ProbeCase(num_probes=6)
     case.kwargs['edge_weight'][[0, 6]] = 0.0
     plain, found = (case.explain_nodes(shortlist=size).scores.to_dense() for size in (0, 8))
     assert not found.allclose(plain)

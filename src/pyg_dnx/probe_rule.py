@@ -20,6 +20,7 @@ from pyg_dnx.surrogate import Decomposition
 MAX_GRAM_SIZE = 2**21  # numbers at a time in the covariances of answers
 MAX_PROBES_TO_CHOOSE = 130  # the prior by
 MAX_TRAITS = 64  # features by which neighbours are told apart
+EXACT = 1e-8  # the share of the variance of answers up to which errors count as none
 STILL = 1e-4  # the standard deviation of answers, in units of the outputs, up to which they count as all the same
 SIZES = ('normalised', 'means', 'sums')
 LIKENESSES = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)
@@ -134,13 +135,15 @@ class Probing(Rule):
         assumed = self._assumed(decomposition, torch.arange(self.nodes.numel(), device=self.nodes.device), rows)
         own, alike = (torch.empty_like(rule.answers[:, :, None].expand(-1, -1, probes)) for _ in range(2))
         account, losses = torch.empty_like(rule.answers), {}
+        # What is as good as exact, as for a linear model, is a tie, and the first prior is taken.
+        exact = EXACT * float(rule.answers.var(dim=1, correction=0).sum() * probes)
         for sizes in SIZES:
             factor = replace(self, prior=Prior(sizes))._factor(decomposition, self.nodes, rows)
             for group, entry, inside in rule._blocks(rows):
                 own[group], alike[group], _, account[group] = rule._covariance(rows, factor, assumed, entry, inside)
             for likeness in LIKENESSES if self.traits is not None else LIKENESSES[:1]:
                 noise, loss = local_fit.choose_noise(own + likeness * alike, account, rule.answers)
-                losses[Prior(sizes, likeness, noise)] = loss
+                losses[Prior(sizes, likeness, noise)] = max(loss, exact)
         return min(losses, key=losses.__getitem__)
 
     def with_features(self, x: Tensor, decomposition: Decomposition) -> Probing:
