@@ -118,6 +118,14 @@ def test_no_more_than_some_probes_choose(monkeypatch):
     torch.testing.assert_close(many.explain_nodes().scores.to_dense(), many.fit().score, **CLOSE)
 
 
+def test_where_all_are_exact_the_first_is_taken():
+    x, edge_index = hub(4)
+    adjacency = dense_adjacency(edge_index, None, 6)
+    found = explain(Linear(adjacency @ adjacency, torch.ones(3, 1)), x, edge_index, num_probes=60)
+    assert found._request.rule.prior[:2] == ('normalised', 0.0)
+    assert found.probe_r2.min() > 0.999
+
+
 def test_features_are_not_saved_but_taken_from_the_graph(monkeypatch, tmp_path):
     monkeypatch.setattr(probe_rule, 'LIKENESSES', (10.0,))
     case = ProbeCase()

@@ -58,14 +58,13 @@ def choose_noise(gram: Tensor, account: Tensor, answers: Tensor) -> tuple[float,
     """
     covariance, scale, _ = _covariance(gram, account)
     values, vectors = torch.linalg.eigh(covariance)
+    noises = torch.tensor(NOISES, dtype=values.dtype, device=values.device)
+    shrink = 1.0 / (values.clamp(min=0.0)[:, :, None] + noises * scale[:, :, None])  # [b, P, K], for K noises
+    own, pair = (each @ shrink for each in (vectors.square(), vectors[:, :-1:2] * vectors[:, 1::2]))
     turned = vectors.mT @ torch.stack([answers, torch.ones_like(answers)], dim=2)
-    squares, products = vectors.square(), vectors[:, :-1:2] * vectors[:, 1::2]
-    losses = []
-    for noise in NOISES:
-        shrink = 1.0 / (values.clamp(min=0.0) + noise * scale)[:, :, None]
-        own, pair = ((each @ shrink)[:, :, 0] for each in (squares, products))
-        _, error = _without_intercept(vectors @ (shrink * turned), own, pair)
-        losses.append(float(error.square().sum()))
+    solved = (vectors @ (shrink[:, :, :, None] * turned[:, :, None]).flatten(2)).unflatten(2, (-1, 2))
+    _, error = _without_intercept(*(each.transpose(1, 2).flatten(0, 1) for each in (solved, own, pair)))
+    losses = error.square().sum(dim=1).view(-1, len(NOISES)).sum(dim=0).tolist()
     best = min(range(len(NOISES)), key=losses.__getitem__)
     return NOISES[best], losses[best]
 
