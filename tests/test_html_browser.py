@@ -11,6 +11,7 @@ from torch_geometric.utils import to_undirected
 from pyg_dnx import to_html
 
 selenium = pytest.importorskip('selenium')
+from selenium.common.exceptions import WebDriverException  # noqa: E402
 from selenium.webdriver import ActionChains, Chrome, ChromeOptions, Keys  # noqa: E402
 from selenium.webdriver.chrome.service import Service  # noqa: E402
 
@@ -22,6 +23,7 @@ OPTIONS = [
     '--headless',
     '--no-sandbox',
     '--disable-gpu',
+    '--disable-dev-shm-usage',
     '--disable-quic',
     '--no-first-run',
     '--disable-background-networking',
@@ -121,7 +123,10 @@ def driver(tmp_path_factory):
     for option in [*OPTIONS, f'--user-data-dir={tmp_path_factory.mktemp("chromium")}']:
         options.add_argument(option)
     options.set_capability('goog:loggingPrefs', {'browser': 'ALL'})
-    driver = Chrome(options=options, service=Service(DRIVER))
+    try:
+        driver = Chrome(options=options, service=Service(DRIVER))
+    except WebDriverException as error:
+        pytest.skip(f'Chromium does not start here: {error.msg}')
     yield driver
     driver.quit()
 
