@@ -93,12 +93,13 @@ class Probing(Rule):
         sums = self.answers.new_zeros(2, nodes.numel())
         place = torch.searchsorted(self.nodes, nodes)
         assumed = self._assumed(decomposition, place, rows)
-        factor = self._factor(decomposition, nodes, rows)  # of q over Ã^L
+        factor = self._factor(decomposition, nodes, rows)
+        sizes = factor * rows.value
         for group, entry, inside in self._blocks(rows):
             own, alike, unit, account = self._covariance(rows, factor, assumed, entry, inside)
             gram = own.add_(alike, alpha=self.prior.likeness)
             fit = local_fit.solve(gram, account, self.answers[place[group]], self.prior.noise)
-            size = (rows.value * factor).take(entry).double() * inside
+            size = sizes.take(entry) * inside
             said = self._said(rows, entry, inside, fit.weight)
             common = self._in_common(rows, entry, inside, size * said) * (self.prior.likeness * unit)[:, None]
             found = factor.take(entry) * (size * said + common) + fit.multiple[:, None] * assumed.take(entry)
