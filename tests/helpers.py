@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from hypothesis import strategies as st
 from torch import Tensor
 
 from pyg_dnx.adjacency import normalized_adjacency
@@ -138,22 +137,6 @@ def random_masks(graph: Graph, seed: int = 0) -> list[tuple[Tensor | None, Tenso
     shapes = {'object': (num_nodes, 1), 'attributes': (num_nodes, num_features), 'common_attributes': (1, num_features)}
     node_masks = {None: None, **{name: draw(*shape) for name, shape in shapes.items()}}
     return [(mask, edge) for mask in node_masks.values() for edge in (None, draw(graph.edge_index.size(1)))]
-
-
-@st.composite
-def graphs(draw: st.DrawFn, max_nodes: int = 12, max_features: int = 4) -> Graph:
-    r"""Any small graph: directed or not, weighted or not, with self-loops, duplicates and isolated nodes."""
-    num_nodes = draw(st.integers(1, max_nodes))
-    nodes = st.integers(0, num_nodes - 1)
-    edges = draw(st.lists(st.tuples(nodes, nodes), max_size=3 * num_nodes))
-    edge_index = torch.tensor(edges, dtype=torch.long).reshape(-1, 2).T.contiguous()
-    if draw(st.booleans()):
-        edge_index = torch.cat([edge_index, edge_index.flip(0)], dim=1)
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
-    x = torch.randn(num_nodes, draw(st.integers(1, max_features)), generator=generator)
-    weighted = draw(st.booleans())
-    edge_weight = torch.rand(edge_index.size(1), generator=generator) + 0.1 if weighted else None
-    return Graph(x, edge_index, edge_weight)
 
 
 def relabelled(graph: Graph, permutation: Tensor) -> Graph:

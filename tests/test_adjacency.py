@@ -2,9 +2,10 @@ from unittest import mock
 
 import pytest
 import torch
-from helpers import Graph, dense_adjacency, example_graphs, graphs, is_overwritten
+from helpers import Graph, dense_adjacency, example_graphs, is_overwritten
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import graphs
 
 from pyg_dnx.adjacency import Operator, normalized_adjacency
 

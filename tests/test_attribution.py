@@ -2,9 +2,10 @@ from itertools import product
 
 import pytest
 import torch
-from helpers import Graph, dense_adjacency, dense_scores, graphs, is_overwritten, random_decomposition, relabelled
+from helpers import Graph, dense_adjacency, dense_scores, is_overwritten, random_decomposition, relabelled
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import graphs
 
 from pyg_dnx import attribution as module
 from pyg_dnx.attribution import Attribution, SmallGraphAttribution

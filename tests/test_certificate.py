@@ -9,10 +9,11 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from helpers import Graph, dense_masked_adjacency, example_graphs, graphs, random_decomposition, random_masks
+from helpers import Graph, dense_masked_adjacency, example_graphs, random_decomposition, random_masks
 from hypothesis import given
 from hypothesis import strategies as st
 from models import Ring, Teacher, evaluations, explainer, graph
+from strategies import graphs
 from torch_geometric.explain import DummyExplainer
 from torch_geometric.nn import SGConv
 

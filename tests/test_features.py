@@ -2,9 +2,10 @@ import tempfile
 
 import pytest
 import torch
-from helpers import Graph, dense_adjacency, graphs
+from helpers import Graph, dense_adjacency
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import graphs
 
 from pyg_dnx import features, solvers
 from pyg_dnx.adjacency import normalized_adjacency

@@ -4,11 +4,12 @@ import itertools
 
 import pytest
 import torch
-from helpers import example_graphs, graphs, is_overwritten
-from hypothesis import given, settings
+from helpers import example_graphs, is_overwritten
+from hypothesis import given
 from hypothesis import strategies as st
 from models import Teacher, connected, explainer
 from probe_case import ProbeCase
+from strategies import graphs
 from torch_geometric.nn import GCNConv, SGConv
 
 from pyg_dnx import ProbeDnX, batch, probe_rule, propagation
@@ -187,7 +188,6 @@ def test_features_share_alike_where_the_surrogate_has_no_evidence():
     torch.testing.assert_close(found[1].sum(), nodes.node_score[1])
 
 
-@settings(max_examples=20)
 @given(example=graphs(max_nodes=8, max_features=3), num_hops=st.integers(0, 3), data=st.data())
 def test_any_graph(example, num_hops, data):
     r"""Nothing beyond L hops, and each step of the flow passes on all of the evidence."""

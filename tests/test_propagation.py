@@ -3,9 +3,10 @@ from unittest import mock
 
 import pytest
 import torch
-from helpers import Graph, dense_adjacency, graphs, relabelled
+from helpers import Graph, dense_adjacency, relabelled
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import graphs
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import SGConv
 

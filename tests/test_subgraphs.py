@@ -2,10 +2,11 @@ r"""Many neighbourhoods in one graph: which nodes and edges, in which order, and
 
 import pytest
 import torch
-from helpers import example_graphs, graphs
+from helpers import example_graphs
 from hypothesis import given
 from hypothesis import strategies as st
 from models import CONVS, Teacher
+from strategies import graphs
 from torch_geometric.nn import GCNConv
 from torch_geometric.utils import k_hop_subgraph
 

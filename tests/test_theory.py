@@ -5,10 +5,11 @@ import math
 
 import pytest
 import torch
-from helpers import dense_adjacency, example_graphs, graphs
-from hypothesis import given, settings
+from helpers import dense_adjacency, example_graphs
+from hypothesis import given
 from hypothesis import strategies as st
 from models import Mean, Teacher, Versatile, adjacencies, evaluations, explainer, graph
+from strategies import graphs
 from torch.testing import assert_close
 from torch_geometric.explain import GNNExplainer
 from torch_geometric.nn import SGConv
@@ -90,7 +91,6 @@ def test_bounds_hold_on_example_graphs(conv, kind, graph):
     assert_in_order(bound(explain, explanation, num_perturbations=4))
 
 
-@settings(max_examples=25)
 @given(
     example=graphs(),
     conv=st.sampled_from(['gcn', 'gin', 'gat']),
