@@ -120,7 +120,7 @@ GRAPH_CHANGES = {  # of what is under a name
     'edge_weight edited': ('edge_weight', edited),
     'edge_weight replaced': ('edge_weight', lambda weight: torch.linspace(0.1, 1.0, 15)),
     'edge_weight dropped': ('edge_weight', lambda weight: None),
-    'extra edited': ('extra', edited),
+    'extra left': ('extra', lambda extra: extra),
     'extra replaced by an equal one': ('extra', copy.deepcopy),
     'extra is a number': ('extra', lambda extra: 0.5),
     'extra is a tensor': ('extra', lambda extra: torch.tensor([0.1, 0.2])),
@@ -134,7 +134,7 @@ GRAPH_CHANGES = {  # of what is under a name
 
 def new_graph():
     x, edge_index = graph()
-    return {'x': x, 'edge_index': edge_index, 'edge_weight': None, 'extra': None}
+    return {'x': x, 'edge_index': edge_index, 'edge_weight': torch.linspace(0.1, 1.0, 15), 'extra': None}
 
 
 def number_of(value):
@@ -175,3 +175,15 @@ def key_of(value):
         items = value.values() if isinstance(value, dict) else value
         return [(None, type(value)), *(pair for item in items for pair in key_of(item))]
     return [(None, value.tobytes() if isinstance(value, np.ndarray) else repr(value))]
+
+
+def assert_same(found, expected):
+    r"""Bit by bit: what is cached was computed in the same way, on one thread."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].equal(value) if isinstance(value, Tensor) else found[name] is value
+
+
+def all_of(batch):
+    parts = {'scores': batch.scores.values(), 'columns': batch.scores.col_indices(), **batch._trust}
+    return {**parts, **{f'item.{name}': value for name, value in batch[2].to_dict().items()}}
