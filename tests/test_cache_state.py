@@ -1,13 +1,15 @@
 r"""What of a model's own state the cache compares, and what it lets pass."""
 
 import copy
+import sys
 import threading
 
 import pytest
 import torch
 from models import Teacher, connected, evaluations, explainer, graph
+from torch_geometric.nn import GCNConv, Sequential
 
-from pyg_dnx import DnX, FastDnX, SurrogateCache, shared_cache
+from pyg_dnx import DnX, FastDnX, ProbeDnX, SurrogateCache, base, shared_cache
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
@@ -134,3 +136,54 @@ def test_a_model_that_is_interrupted_is_left_as_it_was(kind, call):
     model.failure = None
     getattr(algorithm, call)(model, x, edge_index)  # no lock is held either
     assert len(shared_cache) == 1
+
+
+def test_a_model_can_be_looked_at_while_it_is_put_back():
+    model, inputs, seen = Teacher().eval(), graph(), []
+    algorithm = connected(FastDnX())
+    known = algorithm.distill(model, *inputs)
+
+    def look(frame, *_):  # at every line, as another thread may
+        if frame.f_code.co_name in ('_as_it_was', '_put_back'):
+            seen.append(algorithm.distill(model, *inputs) is known)
+            return look
+        return None
+
+    tracing = sys.gettrace()
+    sys.settrace(look)
+    try:
+        connected(ProbeDnX(num_probes=1)).explain_nodes(model, *inputs)
+    finally:
+        sys.settrace(tracing)
+    assert len(seen) > 0
+    assert all(seen)
+
+
+MEANWHILE = {
+    'weights': lambda model, x: model.conv1.lin.weight.data.mul_(2.0),
+    'buffers': lambda model, x: model.shift.add_(1.0),
+    'features': lambda model, x: x.mul_(2.0),
+}
+
+
+@pytest.mark.parametrize('name', MEANWHILE)
+def test_what_changes_during_distillation_is_not_kept(name):
+    model, (x, edge_index) = Teacher().eval(), graph()
+    model.register_buffer('shift', torch.zeros(1))
+    algorithm, change = connected(FastDnX()), MEANWHILE[name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, 'warn_if_not_converged', lambda _: change(model, x))  # as another thread may
+        algorithm.distill(model, x, edge_index)
+    assert len(shared_cache) == 0
+    expected = connected(FastDnX(cache=None)).distill(model, x, edge_index)
+    assert algorithm.distill(model, x, edge_index).weight.equal(expected.weight)
+    assert len(shared_cache) == 1
+
+
+def test_lazy_parameters():
+    model, inputs = Sequential('x, edge_index', [(GCNConv(-1, 3), 'x, edge_index -> x')]), graph()
+    algorithm = connected(FastDnX())
+    before = [algorithm.distill(model, *inputs) for _ in range(3)]
+    assert before[1] is before[2]
+    next(model.parameters()).data.add_(1.0)
+    assert algorithm.distill(model, *inputs) is not before[2]

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakIdKeyDictionary
 
 # What every module has: parameters, buffers and submodules are gone through by themselves, the rest is bookkeeping.
@@ -67,11 +68,12 @@ class SurrogateCache:
             if (value := self._get(model, inputs, settings, accept)) is not None:
                 return value
             self.misses += 1
-            before = [vars(module).copy() for module in _modules(model)]
+            entry = _Entry(model, inputs, settings)
             value = create()
-            entry = _Entry(model, inputs, settings, value, before)
+            entry.keep(value, model)
             with self._lock:
-                if entry.matches(model, inputs, settings):  # not so if an input can't be compared
+                # Not so if an input can't be compared, or if another thread has trained the model meanwhile.
+                if entry.is_for(model, inputs, settings) and entry.has_state_of(model):
                     self._entries.append(entry)
                 for old in self._entries[: -self.max_size]:
                     old.clear()
@@ -121,14 +123,17 @@ class SurrogateCache:
 
 
 class _Entry:
-    def __init__(
-        self, model: torch.nn.Module, inputs: Any, settings: Any, value: Any, before: list[dict[str, Any]]
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, inputs: Any, settings: Any) -> None:
         self.model = weakref.ref(model, self.clear)
-        self.state: list[_Module] | None = list(map(_Module, _modules(model), before))
+        self.state: list[_Module] | None = list(map(_Module, _modules(model)))
         self.inputs = _record(inputs, self.clear)
         self.settings = settings
+        self.value: Any = None
+
+    def keep(self, value: Any, model: torch.nn.Module) -> None:
         self.value = value
+        for state, module in zip(self.state or [], _modules(model), strict=False):
+            state.keep_attributes(module)
 
     def clear(self, _: Any = None) -> None:
         # Also the callback of weak references: no lock, so that it can run at any point of any thread.
@@ -140,9 +145,6 @@ class _Entry:
     def has_state_of(self, model: torch.nn.Module) -> bool:
         state, modules = self.state, _modules(model)
         return state is not None and len(state) == len(modules) and all(map(_Module.is_same, state, modules))
-
-    def matches(self, model: torch.nn.Module, inputs: Any, settings: Any) -> bool:
-        return self.is_for(model, inputs, settings) and self.has_state_of(model)
 
 
 def _modules(model: torch.nn.Module) -> list[torch.nn.Module]:
@@ -159,12 +161,16 @@ def _modules(model: torch.nn.Module) -> list[torch.nn.Module]:
 class _Module:
     r"""Recognises a module in which nothing has changed that can be compared and that outputs may depend on."""
 
-    def __init__(self, module: torch.nn.Module, before: dict[str, Any]) -> None:
+    def __init__(self, module: torch.nn.Module) -> None:
         self.type = type(module)
         self.names = [tuple(part) for part in _parts(module)]
-        self.values = [{name: _copy(item) for name, item in _comparable(part)} for part in _parts(module)]
+        others = ({name: _copy(item) for name, item in _comparable(part)} for part in _parts(module)[1:])
+        self.values = [vars(module).copy(), *others]
+
+    def keep_attributes(self, module: torch.nn.Module) -> None:
+        before, self.values[0] = self.values[0], {name: _copy(item) for name, item in _comparable(vars(module))}
+        self.names[0], own = tuple(vars(module)), self.values[0].items()
         # What an evaluation of the model changes by itself, a counter of calls say, is not what its outputs depend on.
-        own = self.values[0].items()
         self.ignored = {name for name, item in own if type(item) in _PLAIN and not _is_equal(item, before.get(name))}
         for name in self.ignored:
             del self.values[0][name]
@@ -189,7 +195,7 @@ def _parts(module: torch.nn.Module) -> tuple[dict[str, Any], ...]:
 
 
 def _comparable(part: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in part.items():
+    for name, value in list(part.items()):  # a copy: other threads may evaluate the model
         if name not in _HANDLED and '_hooks' not in name and (item := _freeze(value)) is not _Unknown:
             yield name, item
 
@@ -206,9 +212,9 @@ def _freeze(value: Any) -> Any:
 
 
 def _copy(item: Any) -> Any:
-    if isinstance(item, tuple):
-        return tuple(map(_copy, item))
-    return item.detach().clone() if isinstance(item, Tensor) else item
+    if isinstance(item, Tensor):
+        return _Unknown if is_lazy(item) else item.detach().clone()
+    return tuple(map(_copy, item)) if isinstance(item, tuple) else item
 
 
 def _is_equal(old: Any, new: Any) -> bool:

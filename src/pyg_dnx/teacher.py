@@ -192,10 +192,14 @@ def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, (state, parameters) in zip(modules, before, strict=True):
-            vars(module).clear()
-            vars(module).update(state)
-            module._parameters.clear()  # GNNExplainer leaves an empty one, into which PyG puts the mask
-            module._parameters.update(parameters)
+            _put_back(vars(module), state)
+            _put_back(module._parameters, parameters)  # GNNExplainer leaves an empty one, into which PyG puts the mask
+
+
+def _put_back(values: dict[str, Any], before: dict[str, Any]) -> None:
+    values.update(before)  # not emptied first: other threads may be looking at the model
+    for name in values.keys() - before.keys():
+        del values[name]
 
 
 @contextmanager
