@@ -3,6 +3,7 @@ r"""Small teachers of every family and task, untrained: what they predict does n
 from __future__ import annotations
 
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from helpers import example_graphs
@@ -11,6 +12,8 @@ from torch.nn import Linear, ReLU, Sequential
 from torch_geometric.explain import Explainer
 from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
 from torch_geometric.typing import WITH_TORCH_SPARSE, SparseTensor
+
+from pyg_dnx import DnX, FastDnX, ProbeDnX
 
 CONVS = {
     'gcn': GCNConv,
@@ -33,6 +36,24 @@ TASKS = {
     'regression [N]': ('regression', 'raw', ()),
     'regression [N, 2]': ('regression', 'raw', (2,)),
 }
+
+
+class Masked(FastDnX):
+    r"""FastDnX of a model that is distilled under masks."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(distillation='masked', num_masks=2, **options)
+
+
+class Probes(ProbeDnX):
+    r"""ProbeDnX with few probes."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(num_probes=6, **options)
+
+
+ALGORITHMS = [FastDnX, DnX, Masked, Probes]
+DEVICES = ['cpu', *(['cuda'] if torch.cuda.is_available() else [])]
 
 
 class Teacher(torch.nn.Module):

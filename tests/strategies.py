@@ -3,34 +3,27 @@ r"""Graphs, features, models and options of every kind, for what must hold for a
 from __future__ import annotations
 
 from itertools import permutations
+from random import Random
 from typing import Any, NamedTuple
 
 import torch
 from helpers import Graph, dense_adjacency
 from hypothesis import strategies as st
-from models import TASKS, Bare, explainer
+from models import TASKS, Bare, Masked, Probes, explainer
 from torch import Tensor
 from torch.nn import Linear, ReLU, Sequential
 from torch_geometric.nn import APPNP, ChebConv, GATConv, GCNConv, GINConv, SAGEConv, SGConv, TransformerConv
 
-from pyg_dnx import DnX, FastDnX, ProbeDnX
+from pyg_dnx import DnX, FastDnX
 
 SEEDS = st.integers(0, 2**16)
 ONE_SIZE = ['dense', 'one-hot', 'sparse', 'constant', 'zero', 'copies']
 FEATURES = [*ONE_SIZE, 'huge', 'tiny', 'mixed']
 
 
-def generator(draw: st.DrawFn) -> torch.Generator:
-    return torch.Generator().manual_seed(draw(SEEDS))
-
-
-@st.composite
-def edge_indices(draw: st.DrawFn, num_nodes: int) -> Tensor:
-    r"""Edges of any kind: with self-loops, duplicates, isolated nodes and parts, one way or both ways."""
-    nodes = st.integers(0, num_nodes - 1)
-    size = draw(st.integers(1, num_nodes))  # the nodes from here on may be isolated
-    shape = draw(st.sampled_from(['none', 'star', 'chain', 'ring', 'clique', 'parts']))
-    edges = {
+def edges_of(shape: str, size: int) -> list[tuple[int, int]]:
+    r"""The edges of a graph of ``size`` nodes, one way."""
+    return {
         'none': [],
         'star': [(i, 0) for i in range(1, size)],
         'chain': [(i - 1, i) for i in range(1, size)],
@@ -38,19 +31,24 @@ def edge_indices(draw: st.DrawFn, num_nodes: int) -> Tensor:
         'clique': [*permutations(range(min(size, 8)), 2)],
         'parts': [(i - 1, i) for i in range(1, size) if i % 4],
     }[shape]
-    edges += draw(st.lists(st.tuples(nodes, nodes), max_size=2 * num_nodes))
-    edges += draw(st.lists(st.sampled_from(edges), max_size=4)) if edges else []
+
+
+@st.composite
+def edge_indices(draw: st.DrawFn, num_nodes: int, random: Random) -> Tensor:
+    r"""Edges of any kind: with self-loops, duplicates, isolated nodes and parts, one way or both ways."""
+    size = draw(st.integers(1, num_nodes))  # the nodes from here on may be isolated
+    edges = edges_of(draw(st.sampled_from(['none', 'star', 'chain', 'ring', 'clique', 'parts'])), size)
+    edges += [(random.randrange(num_nodes), random.randrange(num_nodes)) for _ in range(draw(st.integers(0, 2 * size)))]
+    edges += [(random.randrange(num_nodes),) * 2 for _ in range(draw(st.integers(0, 2)))]
+    edges += random.choices(edges, k=draw(st.integers(0, 4))) if edges else []
     if draw(st.booleans()):
         edges += [(target, source) for source, target in edges]
     return torch.tensor(edges, dtype=torch.long).reshape(-1, 2).T.contiguous()
 
 
-@st.composite
-def features(draw: st.DrawFn, kinds: list[str], num_nodes: int, max_features: int) -> Tensor:
+def features(kind: str, num_nodes: int, num_features: int, generator: torch.Generator) -> Tensor:
     r"""Features of any kind: dense, one-hot, sparse, constant, of huge, tiny and mixed scales, rank-deficient."""
-    num_features, random = draw(st.integers(1, max_features)), generator(draw)
-    x = torch.randn(num_nodes, num_features, generator=random, dtype=torch.float64)
-    kind = draw(st.sampled_from(kinds))
+    x = torch.randn(num_nodes, num_features, generator=generator, dtype=torch.float64)
     if kind == 'one-hot':
         return torch.nn.functional.one_hot(torch.arange(num_nodes) % num_features, num_features).double()
     if kind == 'sparse':
@@ -71,10 +69,11 @@ def graphs(
     max_features: int = 4,
     dtype: torch.dtype = torch.float32,
 ) -> Graph:
-    r"""Any small graph, with features of these ``kinds``."""
-    num_nodes = draw(st.integers(1, max_nodes))
-    edge_index, x = draw(edge_indices(num_nodes)), draw(features(kinds, num_nodes, max_features))
-    weight = torch.rand(edge_index.size(1), generator=generator(draw), dtype=torch.float64) + 0.1
+    r"""Any small graph, with features of these ``kinds``. What has no shape is drawn by seed: to draw it costs more."""
+    num_nodes, seed = draw(st.integers(1, max_nodes)), draw(SEEDS)
+    edge_index, generator = draw(edge_indices(num_nodes, Random(seed))), torch.Generator().manual_seed(seed)
+    x = features(draw(st.sampled_from(kinds)), num_nodes, draw(st.integers(1, max_features)), generator)
+    weight = torch.rand(edge_index.size(1), generator=generator, dtype=torch.float64) + 0.1
     return Graph(x.to(dtype), edge_index, weight.to(dtype) if draw(st.booleans()) else None)
 
 
@@ -160,21 +159,7 @@ class Shaped(torch.nn.Module):
         return self.model(x, edge_index, edge_weight).view(x.size(0), *self.shape)
 
 
-class Masked(FastDnX):
-    r"""FastDnX of a model that was distilled under masks."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(distillation='masked', num_masks=2, **options)
-
-
-class Probes(ProbeDnX):
-    r"""ProbeDnX with few probes."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(num_probes=4, **options)
-
-
-ALGORITHMS = {'FastDnX': FastDnX, 'DnX': DnX, 'masked FastDnX': Masked, 'ProbeDnX': Probes}
+KINDS = {'FastDnX': FastDnX, 'DnX': DnX, 'masked FastDnX': Masked, 'ProbeDnX': Probes}
 
 
 @st.composite
@@ -217,7 +202,7 @@ class Case(NamedTuple):
         return {} if self.graph.edge_weight is None else {'edge_weight': self.graph.edge_weight}
 
     def explainer(self, node: str | None = 'object', edge: str | None = 'object') -> Any:
-        return explainer(self.model, ALGORITHMS[self.kind](**self.options), self.task, node=node, edge=edge)
+        return explainer(self.model, KINDS[self.kind](**self.options), self.task, node=node, edge=edge)
 
     def explain(self, index: Any, node: str | None = 'object', edge: str | None = 'object') -> Any:
         return self.explainer(node, edge)(*self.inputs, index=index, **self.kwargs)
@@ -237,7 +222,7 @@ class Case(NamedTuple):
 @st.composite
 def cases(
     draw: st.DrawFn,
-    kinds: Any = tuple(ALGORITHMS),
+    kinds: Any = tuple(KINDS),
     models: Any = tuple(MODELS),
     tasks: Any = tuple(RAW),
     features: Any = tuple(FEATURES),

@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from models import Bare, Mean, Teacher, adjacencies, connected, explainer, graph
+from models import ALGORITHMS, DEVICES, Bare, Mean, Teacher, adjacencies, connected, explainer, graph
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import GATConv, GCNConv, SAGEConv
 
-from pyg_dnx import DnX, FastDnX, SurrogateWarning
+from pyg_dnx import FastDnX, SurrogateWarning
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
-ALGORITHMS = [FastDnX, DnX]
-both = pytest.mark.parametrize('kind', ALGORITHMS)
+every = pytest.mark.parametrize('kind', ALGORITHMS)
 
 
 def masks_of(explanation):
@@ -58,10 +57,12 @@ ODD = {
     'requires grad': lambda x, edge_index: (x.requires_grad_(), edge_index),
     'huge features': lambda x, edge_index: (x * 1e12, edge_index),
     'tiny features': lambda x, edge_index: (x * 1e-12, edge_index),
+    'one-hot features': lambda x, edge_index: (torch.eye(8), edge_index),
+    'every edge twice': lambda x, edge_index: (x, edge_index.repeat(1, 2)),
 }
 
 
-@both
+@every
 @pytest.mark.parametrize('name', ODD)
 def test_odd_graphs(kind, name):
     x, edge_index = ODD[name](*graph())
@@ -78,7 +79,7 @@ def test_strides_do_not_matter():
             assert not found.node_score.requires_grad
 
 
-@both
+@every
 def test_integer_features(kind):
     class Cast(Teacher):
         def forward(self, x, edge_index):
@@ -93,7 +94,7 @@ def test_integer_features(kind):
         torch.testing.assert_close(one.node_score, other.node_score)
 
 
-@both
+@every
 @pytest.mark.parametrize('dtype', [torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize('conv', ['gcn', 'gat', 'sage', 'gin'])
 def test_precisions(kind, dtype, conv):
@@ -104,7 +105,7 @@ def test_precisions(kind, dtype, conv):
         assert explanation.node_score.dtype == (dtype if dtype == torch.float64 else torch.float32)
 
 
-@both
+@every
 def test_inference_mode(kind):
     x, edge_index = graph()
     expected = explain_all(kind, Teacher().eval(), x, edge_index)
@@ -116,7 +117,7 @@ def test_inference_mode(kind):
         torch.testing.assert_close(one.node_score, other.node_score)
 
 
-@both
+@every
 @pytest.mark.parametrize('sort_order', [None, 'row', 'col'])
 def test_edge_index_class(kind, sort_order):
     x, edge_index = graph('directed')
@@ -132,7 +133,7 @@ def test_edge_index_class(kind, sort_order):
             torch.testing.assert_close(mask, other[name])
 
 
-@both
+@every
 @pytest.mark.parametrize('layout', ['coo', 'csr', 'csc', 'SparseTensor'])
 @pytest.mark.parametrize('conv', [GCNConv, SAGEConv, GATConv, None])
 def test_matrices_equal_edge_lists(kind, layout, conv):
@@ -156,7 +157,7 @@ def test_matrices_equal_edge_lists(kind, layout, conv):
             torch.testing.assert_close(found.node_score, expected.node_score, rtol=1e-3, atol=1e-6)
 
 
-@both
+@every
 def test_flow(kind):
     class Flow(torch.nn.Module):
         def __init__(self, flow):
@@ -177,7 +178,7 @@ def test_flow(kind):
     assert explain(x, edge_index, index=0).node_mask.view(-1).nonzero().view(-1).tolist() == [0, 1]  # the edge 0 -> 1
 
 
-@both
+@every
 def test_models_without_pyg_layers(kind):
     x, edge_index = graph()
     explain_all(kind, Bare().eval(), x, edge_index)
@@ -196,7 +197,7 @@ class Random(torch.nn.Module):
         return torch.nn.functional.dropout(torch.ones(8, 4), 0.5, training=True) + 1e-3 * x.sum()
 
 
-@both
+@every
 @pytest.mark.parametrize('cache', [True, False])
 def test_random_models_are_reported(kind, cache):
     explain, inputs = explainer(Random(), kind(**({} if cache else {'cache': None}))), graph()
@@ -208,9 +209,11 @@ def test_random_models_are_reported(kind, cache):
 
 @pytest.mark.parametrize('cache', [True, False])
 @pytest.mark.parametrize('task', ['multiclass raw', 'regression [N, 2]'])
-@both
-def test_default_device_is_not_used(kind, task, cache):
-    model, (x, edge_index), index = Teacher(task=task).eval(), graph(), torch.tensor([1])
+@pytest.mark.parametrize('device', DEVICES)
+@every
+def test_default_device_is_not_used(kind, device, task, cache):
+    model, index = Teacher(task=task).eval().to(device), torch.tensor([1])
+    x, edge_index = (tensor.to(device) for tensor in graph())
     options = {} if cache else {'cache': None}
     before = torch.get_default_device()
     torch.set_default_device('meta')
@@ -220,21 +223,21 @@ def test_default_device_is_not_used(kind, task, cache):
                 explain = explainer(model, kind(num_hops=hops, edge_score='flow', **options), task, 'model', node, edge)
                 for given in (index, None):
                     explanation = explain(x, edge_index, index=given)
-                    assert all(mask.device.type == 'cpu' for mask in masks_of(explanation).values())
+                    assert all(mask.device.type == device for mask in masks_of(explanation).values())
                 batch = explain.algorithm.explain_nodes(model, x, edge_index)
-                assert batch.scores.device.type == batch[2].node_score.device.type == 'cpu'
-                assert explain.algorithm.explain_nodes(model, x, edge_index, index=3, top_k=2).top_k(2)[1].is_cpu
+                assert batch.scores.device.type == batch[2].node_score.device.type == device
+                few = explain.algorithm.explain_nodes(model, x, edge_index, index=3, top_k=2)
+                assert few.top_k(2)[1].device.type == device
     finally:
         torch.set_default_device(None if before.type == 'cpu' else before)
 
 
 SCRIPT = textwrap.dedent("""
     import hashlib, warnings, pyg_dnx
-    from models import Teacher, connected, explainer, graph
-    from pyg_dnx import DnX, FastDnX
+    from models import ALGORITHMS, Teacher, connected, explainer, graph
     warnings.simplefilter('ignore', pyg_dnx.SurrogateWarning)
     digest = hashlib.sha256()
-    for kind in (FastDnX, DnX):
+    for kind in ALGORITHMS:
         model = Teacher('sage').eval()
         found = explainer(model, kind(num_hops='auto'), node='attributes', edge='object')(*graph(), index=1)
         batch = connected(kind()).explain_nodes(model, *graph())
@@ -253,7 +256,7 @@ def test_two_processes_agree_and_neither_warns():
     assert first == second
 
 
-@both
+@every
 def test_global_state_is_unchanged(kind):
     def state():
         filters = [*warnings.filters]

@@ -105,7 +105,10 @@ def graph(x: Any, edge_index: Any, kwargs: dict[str, Any]) -> None:
     elif is_torch_sparse_tensor(edge_index) or hasattr(edge_index, 'coo'):
         if (edge_index.size(0), edge_index.size(1)) != (x.size(0), x.size(0)):
             size = [edge_index.size(0), edge_index.size(1)]
-            raise ValueError(f"'edge_index' must be a matrix of shape {[x.size(0)] * 2}, as 'x' has it (got {size})")
+            raise ValueError(
+                f"'edge_index' must be a matrix of shape {[x.size(0)] * 2}, as 'x' has it (got {size}): pass the "
+                f'features and the matrix of one graph'
+            )
         if kwargs.get('edge_weight') is not None:
             raise ValueError("'edge_weight' must be None if 'edge_index' is a matrix (got both): put it in the matrix")
     else:
