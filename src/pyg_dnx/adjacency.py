@@ -60,6 +60,9 @@ class Operator:
         parts = (self.rowptr, self.col, self.value) if not self._has_parallel_edges() else self._merged()
         return csr_matrix(parts[0].to(self.col.dtype), *parts[1:], (self.num_nodes, self.num_nodes))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != 'csr'}  # unsorted rows may not be loaded
+
     def _keys(self, rows: range) -> Tensor:
         r"""A number for each entry of some rows, that only parallel edges have in common."""
         first, last = self.rowptr[[rows.start, rows.stop]].tolist()

@@ -124,7 +124,8 @@ class BitcoinDataset(InMemoryDataset):
         path = None if root is None else fspath(root)
         super().__init__(path, transform, pre_transform, force_reload=force_reload)
         if folder is None:
-            self.load(self.processed_paths[0])
+            with torch.serialization.safe_globals([Data]):  # which PyG 2.5 does not tell torch by itself
+                self.load(self.processed_paths[0])
         else:
             self.data, self.slices = self.collate([read_published(folder, self.name)])
 
