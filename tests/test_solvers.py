@@ -23,6 +23,7 @@ def problems():
         'same_targets': (features, probs[:1].repeat(40, 1)),
         'uniform_targets': (features, torch.full_like(probs, 1.0 / 3.0)),
         'rank_deficient': (torch.cat([features, features[:, :2], torch.zeros(40, 1)], dim=1), probs),
+        'zero_features': (torch.zeros_like(features), probs),
         'constant_feature': (torch.cat([features, torch.full((40, 1), 7.0)], dim=1), probs),
         'shifted': (features + 1e3, probs),
         'huge': (1e6 * features, probs),
