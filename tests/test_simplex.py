@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyg_dnx.simplex import solve, solve_adam
+from pyg_dnx.simplex import _line_search, solve, solve_adam
 
 EPSILONS = [1e-4, 1e-2, 1.0]
 
@@ -81,6 +81,15 @@ def test_the_gap_is_reached_across_kinks(contributions, epsilon):
     contributions = torch.tensor([contributions], dtype=torch.float64)
     log_prior = torch.zeros_like(contributions[:, :, 0]).log_softmax(dim=1)
     assert float(solve(contributions, contributions.sum(dim=1), log_prior, epsilon).gap) <= 1e-10
+
+
+def test_the_line_search_halves_until_the_slope_is_a_tenth():
+    # With one neighbour, the slope at a rate is that rate minus the offset: downward at 1, small at 1, or neither.
+    offset = torch.tensor([2.0, 0.95, 0.85, 0.5, 0.3, 0.3])
+    solved = torch.tensor([False] * 5 + [True])
+    zeros, ones = torch.zeros(6, 1), torch.ones(6, 1)
+    rate = _line_search(zeros, zeros, ones[:, 0], offset[:, None], ones, solved)
+    assert rate.tolist() == [1.0, 1.0, 0.875, 0.5, 0.3125, 0.0]
 
 
 @pytest.mark.parametrize('prior', ['uniform', 'uneven'])
@@ -164,8 +173,9 @@ def test_contributions_that_cancel_out_do_not_fail():
 
 
 @pytest.mark.parametrize('epochs', [1, 30])
-def test_adam_is_the_published_iterate(shape, epochs):
-    contributions, target, log_prior = program(*shape)
+@pytest.mark.parametrize('scale', [1e-4, 1.0])  # Adam's own epsilon is no less than the smaller gradients
+def test_adam_is_the_published_iterate(shape, epochs, scale):
+    contributions, target, log_prior = program(*shape, scale=scale)
     logits = torch.zeros(1, shape[0], dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.Adam([logits], lr=0.1)
     for _ in range(epochs):
