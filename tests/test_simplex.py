@@ -54,19 +54,20 @@ def test_conditions_of_the_optimum(shape, epsilon, prior, scale):
     seed=st.integers(0, 2**16),
     epsilon=st.sampled_from([1e-4, 1e-3, *EPSILONS]),
     cancel=st.sampled_from([0.0, 0.9, 0.999, 1.0]),
+    tolerance=st.sampled_from([1e-10, 0.1]),
 )
-def test_duality_gap_is_reached_and_honest(num_neighbours, num_outputs, seed, epsilon, cancel):
+def test_duality_gap_is_reached_and_honest(num_neighbours, num_outputs, seed, epsilon, cancel, tolerance):
     contributions, target, log_prior = program(num_neighbours, num_outputs, seed)
     contributions = contributions - cancel * contributions.mean(dim=1, keepdim=True)  # they may well cancel out
     target = contributions.sum(dim=1)
-    solution = solve(contributions, target, log_prior, epsilon, tolerance=1e-10)
-    assert float(solution.gap) <= 1e-10
+    solution = solve(contributions, target, log_prior, epsilon, tolerance)
+    assert float(solution.gap) <= tolerance
     strength = smoothing(contributions, target, epsilon)
     scale = 0.5 * torch.maximum(target.square().sum(dim=1), strength)
     scores = (contributions * solution.direction[:, None]).sum(dim=2) / strength + log_prior
     dual = 0.5 * solution.direction.square().sum() - (solution.direction * target).sum()
     gap = primal(solution.weight, contributions, target, log_prior, epsilon) + dual + strength * scores.logsumexp(dim=1)
-    torch.testing.assert_close(solution.gap, gap / scale, rtol=0.0, atol=1e-9)
+    torch.testing.assert_close(solution.gap, gap / scale, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(
