@@ -130,6 +130,7 @@ def test_the_optimum_is_unique():
     contributions[0, 3] = contributions[0, 5]
     target = contributions.sum(dim=1)
     solution = solve(contributions, target, log_prior, 0.01)
+    assert solution.weight.equal(solve(contributions, target, log_prior, 0.01, tolerance=1e-10).weight)
     torch.testing.assert_close(solution.weight[0, 3], solution.weight[0, 5])  # equals are weighed equally
     order = torch.tensor([4, 2, 7, 5, 0, 1, 6, 3])
     shuffled = solve(contributions[:, order], target, log_prior[:, order], 0.01)
