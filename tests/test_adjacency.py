@@ -6,7 +6,7 @@ from helpers import Graph, dense_adjacency, example_graphs, graphs, is_overwritt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyg_dnx.adjacency import Operator, normalized_adjacency
+from pyg_dnx.adjacency import Operator, index_type, normalized_adjacency
 
 FLOWS = ['source_to_target', 'target_to_source']
 CLOSE = {'rtol': 1e-6, 'atol': 1e-9}
@@ -120,3 +120,7 @@ def test_transposed_of_a_matrix_has_no_edges():
     operator = normalized_adjacency(matrix.to_sparse_csr(), None, 3, torch.float64)
     torch.testing.assert_close(operator.transposed.csr.to_dense(), operator.csr.to_dense().T)
     assert operator.transposed.edge_id.numel() == 0
+
+
+def test_indices_are_no_longer_than_they_must_be():
+    assert [index_type(count) for count in (1, 2**31 - 1, 2**31)] == [torch.int32, torch.int32, torch.int64]

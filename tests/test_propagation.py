@@ -261,6 +261,22 @@ def test_rows_are_sorted_by_column(index):
     assert rows.column.tolist() == [4, 0, 2, 3, 1]
 
 
+def test_rows_may_be_longer_than_int32():
+    column = torch.tensor([2**31 - 2, 5, 2**31 - 1, 7, 0])
+    found = Rows(torch.tensor([2, 1, 2]), column, torch.arange(5.0)).sorted(2**31)
+    assert found.column.tolist() == [5, 2**31 - 2, 2**31 - 1, 0, 7]
+    assert found.value.tolist() == [1.0, 0.0, 2.0, 4.0, 3.0]
+
+
+def test_rows_may_be_more_than_int32_in_all():
+    operator = normalized_adjacency(torch.zeros(2, 0, dtype=torch.long), None, 2**15, torch.float64)
+    nodes = torch.arange(2**15).repeat(2)
+    with multiplying('sorting'):
+        rows = rows_of(operator, nodes, 1)
+    assert rows.length.equal(torch.ones_like(nodes))
+    assert rows.column.equal(nodes)
+
+
 @pytest.mark.parametrize('way', ['mkl', 'torch', 'sorting'])
 def test_edges_without_weight_stay_in_the_rows(way):
     operator = normalized_adjacency(torch.tensor([[0, 1], [1, 2]]), torch.zeros(2), 3, torch.float64)
