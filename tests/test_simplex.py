@@ -84,13 +84,37 @@ def test_the_gap_is_reached_across_kinks(contributions, epsilon):
     assert float(solve(contributions, contributions.sum(dim=1), log_prior, epsilon).gap) <= 1e-10
 
 
-def test_the_line_search_halves_until_the_slope_is_a_tenth():
-    # With one neighbour, the slope at a rate is that rate minus the offset: downward at 1, small at 1, or neither.
-    offset = torch.tensor([2.0, 0.95, 0.85, 0.5, 0.3, 0.3])
-    solved = torch.tensor([False] * 5 + [True])
-    zeros, ones = torch.zeros(6, 1), torch.ones(6, 1)
-    rate = _line_search(zeros, zeros, ones[:, 0], offset[:, None], ones, solved)
-    assert rate.tolist() == [1.0, 1.0, 0.875, 0.5, 0.3125, 0.0]
+@pytest.fixture
+def calls(monkeypatch):
+    r"""Has an entry for each time that weights are computed, which is what all work is made of."""
+    calls, softmax = [], torch.Tensor.softmax
+    monkeypatch.setattr(torch.Tensor, 'softmax', lambda scores, dim: calls.append(dim) or softmax(scores, dim))
+    return calls
+
+
+# With one neighbour, the slope at a rate is that rate minus the offset: downward at 1, small there, or neither.
+SEARCHES = {2.0: (1.0, 2), 0.95: (1.0, 2), 1.05: (1.0, 2), 0.85: (0.875, 5), 0.5: (0.5, 3), 0.3: (0.3125, 6)}
+
+
+@pytest.mark.parametrize('offset', SEARCHES)
+@pytest.mark.parametrize('solved', [False, True])
+def test_the_line_search_halves_until_the_slope_is_a_tenth(offset, solved, calls):
+    zeros, ones = torch.zeros(1, 1), torch.ones(1, 1)
+    rate = _line_search(zeros, zeros, ones[0], offset * ones, ones, torch.tensor([solved]))
+    assert (float(rate), len(calls)) == ((0.0, 2) if solved else SEARCHES[offset])
+
+
+def test_what_is_solved_does_not_move_with_the_batch():
+    offset, solved = torch.tensor([[0.3], *([value] for value in SEARCHES)]), torch.tensor([True] + [False] * 6)
+    zeros, ones = torch.zeros(7, 1), torch.ones(7, 1)
+    rate = _line_search(zeros, zeros, ones[:, 0], offset, ones, solved)
+    assert rate.tolist() == [0.0, *(value for value, _ in SEARCHES.values())]
+
+
+def test_a_solved_program_takes_no_steps(calls):
+    zeros = torch.zeros(1, 2, 3, dtype=torch.float64)
+    solve(zeros, zeros[:, 0], zeros[:, :, 0], 0.01, tolerance=0.0)
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize('prior', ['uniform', 'uneven'])
