@@ -152,6 +152,14 @@ def test_pull_back_equals_dense_powers(share, graph, num_hops, data):
         is_reached = (dense(graph)[is_reached] > 0).any(dim=0)
 
 
+@pytest.mark.parametrize(('share', 'full'), [(0.24, True), (0.25, False)])
+def test_the_share_of_touched_edges_decides(share, full):
+    operator = normalized_adjacency(torch.zeros(2, 0, dtype=torch.long), None, 8, torch.float64)
+    with mock.patch.object(propagation, 'FULL_PRODUCT_SHARE', share):
+        pull_back(operator, torch.tensor([1, 2]), torch.ones(2, 1, dtype=torch.float64), 1)
+    assert ('transposed' in vars(operator)) == full
+
+
 @pytest.mark.parametrize('share', [0.0, 2.0], ids=['full', 'frontier'])
 def test_neighbourhoods_are_structural(share):
     operator = normalized_adjacency(torch.tensor([[0, 1], [1, 2]]), torch.zeros(2), 3, torch.float64)
@@ -178,6 +186,9 @@ def test_row_chunks_cut_no_more_than_they_must():
     assert [chunk.tolist() for chunk in row_chunks(operator, nodes, 1)] == [[0, 1, 2, 3, 4, 5]]
     assert len(row_chunks(operator, nodes, 1, max_entries=4)) == 2
     assert len(row_chunks(operator, nodes, 1, max_entries=1)) == 6
+    complete = normalized_adjacency(torch.cartesian_prod(nodes, nodes).T, None, 6, torch.float64)  # rows of 6 entries
+    assert [chunk.tolist() for chunk in row_chunks(complete, nodes, 2, 36)] == [[0, 1, 2, 3, 4, 5]]
+    assert [chunk.tolist() for chunk in row_chunks(complete, nodes, 2, 12)] == [[0], [1, 2], [3, 4], [5]]
 
 
 @given(count=st.lists(st.integers(1, 9), min_size=1, max_size=20), width=st.integers(1, 3), limit=st.integers(1, 60))
@@ -192,6 +203,16 @@ def test_padded_rows_list_every_entry_once(count, width, limit):
             assert owner[entry[inside]].equal(group.repeat_interleave(count[group]))
             seen += entry[inside].tolist()
     assert sorted(seen) == list(range(owner.numel()))
+
+
+@pytest.mark.parametrize(
+    ('limit', 'width', 'sizes'),
+    [(2**20, 1, [4, 1, 2]), (8, 1, [2, 2, 1, 2]), (8, 2, [1, 1, 1, 1, 1, 2]), (1, 1, [1] * 7)],
+)
+def test_padded_rows_are_cut_no_more_than_they_must(limit, width, sizes):
+    with mock.patch.object(propagation, 'MAX_PADDED_SIZE', limit):
+        groups = [group for group, *_ in padded_rows(torch.tensor([1, 4, 3, 2, 4, 1, 4]), width)]
+    assert [group.numel() for group in groups] == sizes
 
 
 @contextmanager
