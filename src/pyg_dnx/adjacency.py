@@ -101,7 +101,7 @@ class Operator:
         """
         factor = torch.cat([edge_mask.to(self.value.dtype).view(-1), self.value.new_ones(1)])
         edge_id = self.edge_id.long()
-        if self.col.numel() != edge_mask.numel():
+        if self.col.numel() != edge_mask.numel() or bool((edge_id < 0).any()):
             own = torch.arange(self.num_nodes, device=self.col.device).repeat_interleave(self.length) == self.col
             edge_id = edge_id.masked_fill(own, -1)
         return Operator(self.rowptr, self.col, self.value * factor[edge_id], self.edge_id, self.scale)
