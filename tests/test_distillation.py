@@ -101,7 +101,9 @@ def test_a_shift_of_all_classes_changes_nothing():
     torch.testing.assert_close(shifted.surrogate.bias, plain.surrogate.bias)
 
 
-def test_report_says_how_well_classes_are_followed():
+@pytest.mark.parametrize('chunk', [2**16, 7])
+def test_report_says_how_well_classes_are_followed(chunk, monkeypatch):
+    monkeypatch.setattr(distillation, 'KL_CHUNK', chunk)
     model = Function(lambda x, edge_index: torch.stack([x[:, 0] * x[:, 1], x[:, 2].abs(), x[:, 3].sin()], dim=1))
     start = time.perf_counter()
     distilled = run(model, 'multiclass_classification', (2,), ridge=1e-2)
@@ -115,6 +117,7 @@ def test_report_says_how_well_classes_are_followed():
     assert 0.0 < report.agreement < 1.0
     assert (report.solver, report.ridge, report.converged) == ('newton', 1e-2, True)
     assert (report.num_nodes, report.mode, report.held_out) == (NUM_NODES, 'multiclass_classification', None)
+    assert report.num_masks == 0
 
 
 def test_report_says_how_well_values_are_followed():
