@@ -1,4 +1,5 @@
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -240,6 +241,16 @@ def test_rows_equal_rows_of_the_dense_power(way, graph, num_hops, data):
     expected = torch.linalg.matrix_power(dense(graph), num_hops)[nodes]
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
     assert key.numel() == int((expected > 0).sum())
+
+
+@pytest.mark.skipif(not propagation.mkl.is_available(), reason='needs MKL')
+@pytest.mark.parametrize(('index', 'count'), [(torch.int32, 2), (torch.int64, 0)])
+def test_mkl_multiplies_what_it_can(index, count):
+    operator = normalized_adjacency(torch.tensor([[0, 1], [1, 2]]), None, 3, torch.float64)
+    operator = replace(operator, col=operator.col.to(index))
+    with mock.patch.object(propagation.mkl, 'product', wraps=propagation.mkl.product) as product:
+        rows_of(operator, torch.tensor([2]), 2)
+    assert product.call_count == count
 
 
 def as_dense(rows, num_nodes):
