@@ -12,7 +12,7 @@ from torch_geometric.nn import SGConv
 
 from pyg_dnx import propagation
 from pyg_dnx.adjacency import normalized_adjacency
-from pyg_dnx.propagation import Rows, inner_products, padded_rows, pull_back, row_chunks, rows_of
+from pyg_dnx.propagation import Rows, has_sparse_products, inner_products, padded_rows, pull_back, row_chunks, rows_of
 
 SPARSE_LAYOUTS = {'coo': torch.sparse_coo, 'csr': torch.sparse_csr, 'csc': torch.sparse_csc}
 
@@ -251,6 +251,29 @@ def test_mkl_multiplies_what_it_can(index, count):
     with mock.patch.object(propagation.mkl, 'product', wraps=propagation.mkl.product) as product:
         rows_of(operator, torch.tensor([2]), 2)
     assert product.call_count == count
+
+
+@pytest.mark.parametrize('leaking', [frozenset(), propagation.LEAKING])
+def test_products_that_lose_memory_are_left(leaking):
+    operator = normalized_adjacency(torch.tensor([[0, 1], [1, 2]]), None, 3, torch.float64)
+    listing = mock.patch.object(propagation, '_next_rows', wraps=propagation._next_rows)
+    with multiplying('torch'), mock.patch.object(propagation, 'LEAKING', leaking), listing as listed:
+        rows_of(operator, torch.tensor([2]), 2)
+    assert listed.call_count == (2 if leaking else 0)
+
+
+@pytest.mark.parametrize('way', ['torch', 'sorting'])
+def test_inner_products_are_sampled_where_they_can_be(way):
+    rows, vectors = Rows(torch.tensor([2]), torch.tensor([0, 1]), torch.ones(2)), torch.ones(2, 3)
+    with multiplying(way), mock.patch('torch.sparse.sampled_addmm', wraps=torch.sparse.sampled_addmm) as sampled:
+        assert inner_products(rows, vectors[:1], vectors).tolist() == [3.0, 3.0]
+    assert sampled.called == (way == 'torch')
+
+
+def test_sparse_products_on_a_cpu_take_mkl():
+    assert has_sparse_products('cpu') == torch.backends.mkl.is_available()
+    with mock.patch('torch.sparse.sampled_addmm', side_effect=NotImplementedError):
+        assert not has_sparse_products.__wrapped__('cpu')
 
 
 def as_dense(rows, num_nodes):
