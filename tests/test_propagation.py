@@ -146,6 +146,7 @@ def test_pull_back_equals_dense_powers(share, graph, num_hops, data):
     is_reached = torch.zeros(num_nodes, dtype=torch.bool)
     is_reached[nodes] = True
     assert len(steps) == num_hops + 1
+    assert steps[-1].entry.tolist() == steps[-1].owner.tolist() == []  # where no step follows
     for reached, value, *_ in steps:
         assert reached.tolist() == is_reached.nonzero().view(-1).tolist()
         torch.testing.assert_close(value, expected[reached], rtol=1e-6, atol=1e-9)
