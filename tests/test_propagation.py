@@ -317,6 +317,13 @@ def test_rows_are_sorted_by_column(index):
     assert rows.column.tolist() == [4, 0, 2, 3, 1]
 
 
+def test_values_in_the_order_of_other_rows():
+    rows = Rows(torch.tensor([3, 0, 2]), torch.tensor([4, 0, 2, 3, 1]), torch.arange(5.0))
+    other = Rows(rows.length, torch.tensor([2, 4, 0, 3, 1]), torch.zeros(5))
+    assert rows.values_in(other, 5).tolist() == [2.0, 0.0, 1.0, 3.0, 4.0]
+    assert rows.values_in(rows, 5) is rows.value
+
+
 def test_rows_may_be_longer_than_int32():
     column = torch.tensor([2**31 - 2, 5, 2**31 - 1, 7, 0])
     found = Rows(torch.tensor([2, 1, 2]), column, torch.arange(5.0)).sorted(2**31)
