@@ -199,6 +199,7 @@ def test_zero_sum_basis_is_orthonormal(num_classes):
 def test_features_that_are_always_zero_change_nothing(solver):
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(20, 4, generator=generator, dtype=torch.float64)
+    features[0] = 0.0  # a node without any is no such feature
     probs = torch.randn(20, 3, generator=generator, dtype=torch.float64).softmax(dim=1)
     expected = fit_classifier(features, probs, 1e-3, solver)
     padded = torch.zeros(20, 7, dtype=torch.float64)
