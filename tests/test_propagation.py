@@ -191,6 +191,7 @@ def test_row_chunks_cut_no_more_than_they_must():
     complete = normalized_adjacency(torch.cartesian_prod(nodes, nodes).T, None, 6, torch.float64)  # rows of 6 entries
     assert [chunk.tolist() for chunk in row_chunks(complete, nodes, 2, 36)] == [[0, 1, 2, 3, 4, 5]]
     assert [chunk.tolist() for chunk in row_chunks(complete, nodes, 2, 12)] == [[0], [1, 2], [3, 4], [5]]
+    assert [chunk.tolist() for chunk in row_chunks(complete, nodes[:2], 2, 1)] == [[0], [1]]
 
 
 @given(count=st.lists(st.integers(1, 9), min_size=1, max_size=20), width=st.integers(1, 3), limit=st.integers(1, 60))
@@ -213,7 +214,8 @@ def test_padded_rows_list_every_entry_once(count, width, limit):
 )
 def test_padded_rows_are_cut_no_more_than_they_must(limit, width, sizes):
     with mock.patch.object(propagation, 'MAX_PADDED_SIZE', limit):
-        groups = [group for group, *_ in padded_rows(torch.tensor([1, 4, 3, 2, 4, 1, 4]), width)]
+        options = {} if width == 1 else {'width': width}
+        groups = [group for group, *_ in padded_rows(torch.tensor([1, 4, 3, 2, 4, 1, 4]), **options)]
     assert [group.numel() for group in groups] == sizes
 
 
