@@ -1,13 +1,14 @@
+from itertools import pairwise
 from unittest import mock
 
 import pytest
 import torch
-from helpers import Graph, dense_adjacency, example_graphs, is_overwritten
+from helpers import Graph, dense_adjacency, dense_masked_adjacency, dense_sums, example_graphs, is_overwritten
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graphs
 
-from pyg_dnx.adjacency import Operator, normalized_adjacency
+from pyg_dnx.adjacency import Operator, index_type, normalized_adjacency
 
 FLOWS = ['source_to_target', 'target_to_source']
 CLOSE = {'rtol': 1e-6, 'atol': 1e-9}
@@ -50,6 +51,15 @@ def test_csr_merges_in_every_range_of_rows():
             matrix = build(graph).csr
         assert matrix.crow_indices().diff().tolist() == [2, 1, 1, 2, 1, 2]
         torch.testing.assert_close(matrix.to_dense(), dense(graph))
+
+
+def test_ranges_of_rows_fit_the_index():
+    edge_index = torch.tensor([[0, 0], [2**16 - 1, 2**16 - 1]])
+    operator = build(Graph(torch.zeros(2**16, 1), edge_index, None))
+    assert operator.col.dtype == torch.int32
+    ends = [0, 2**15 - 1, 2**16 - 2, 2**16]  # 2**15 - 1 rows of 2**16 columns are the most below 2**31
+    assert list(operator._row_ranges()) == [range(*pair) for pair in pairwise(ends)]
+    assert operator.csr.crow_indices().diff().tolist() == [1] * (2**16 - 1) + [2]
 
 
 def test_csr_without_parallel_edges_is_the_operator_itself():
@@ -100,6 +110,29 @@ def test_edge_values_share_out_the_matrix(flow, graph):
     torch.testing.assert_close(operator.edge_value, expected, **CLOSE)
 
 
+@pytest.mark.parametrize('flow', FLOWS)
+@pytest.mark.parametrize('own_loops', [False, True])
+@given(graph=graphs(), seed=st.integers(0, 2**16))
+def test_masked_messages_count_by_their_mask(flow, own_loops, graph, seed):
+    if own_loops:  # each node exactly one, so that none is added and all are masked
+        links = graph.edge_index[:, graph.edge_index[0] != graph.edge_index[1]]
+        loops = torch.arange(graph.x.size(0)).repeat(2, 1)
+        graph = graph._replace(edge_index=torch.cat([links, loops], dim=1), edge_weight=None)
+    mask = torch.rand(graph.edge_index.size(1), generator=torch.Generator().manual_seed(seed))
+    found = build(graph, flow=flow).masked(mask)
+    torch.testing.assert_close(found.csr.to_dense(), dense_masked_adjacency(graph, mask, flow), **CLOSE)
+
+
+@given(graph=graphs())
+def test_sums_are_the_weights_over_the_largest(graph):
+    weight = torch.ones(graph.edge_index.size(1)) if graph.edge_weight is None else graph.edge_weight
+    matrix = dense_sums(graph.edge_index, graph.edge_weight, graph.x.size(0))
+    largest = torch.cat([matrix.diagonal(), weight[graph.edge_index[0] != graph.edge_index[1]].double()]).max()
+    found = build(graph).sums
+    torch.testing.assert_close(found.csr.to_dense(), matrix / largest, **CLOSE)
+    assert found.scale.tolist() == [1.0] * graph.x.size(0)
+
+
 @pytest.mark.parametrize(('weight', 'expected'), [([1.0, 1.0], 0.5), ([1.0, 0.0], 0.0), ([-0.5, 1.0], -0.5 * 2**0.5)])
 def test_smallest_entry(weight, expected):
     operator = build(Graph(torch.zeros(3, 1), torch.tensor([[0, 1], [1, 2]]), torch.tensor(weight)))
@@ -121,3 +154,7 @@ def test_transposed_of_a_matrix_has_no_edges():
     operator = normalized_adjacency(matrix.to_sparse_csr(), None, 3, torch.float64)
     torch.testing.assert_close(operator.transposed.csr.to_dense(), operator.csr.to_dense().T)
     assert operator.transposed.edge_id.numel() == 0
+
+
+def test_indices_are_no_longer_than_they_must_be():
+    assert [index_type(count) for count in (1, 2**31 - 1, 2**31)] == [torch.int32, torch.int32, torch.int64]

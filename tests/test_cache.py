@@ -190,6 +190,7 @@ def test_off():
 
 
 def test_is_bounded_and_drops_the_least_recently_used():
+    assert (SurrogateCache().max_size, SurrogateCache(max_size=1).max_size) == (32, 1)
     cache = SurrogateCache(max_size=2)
     algorithm, model = connected(FastDnX(cache=cache)), Versatile().eval()
     edge_index, (first, second, third) = graph()[1], torch.randn(3, 8, 3).unbind()
@@ -205,6 +206,23 @@ def test_is_bounded_and_drops_the_least_recently_used():
     assert repr(cache) == '<SurrogateCache: 2 of 2 entries, 3 hits, 4 misses>'
     cache.clear()
     assert len(cache) == 0
+
+
+def test_values_that_are_not_accepted_are_made_anew():
+    cache, model, inputs = SurrogateCache(), Versatile(), graph()
+    assert cache.get_or_create(model, inputs, None, lambda: 'old') == 'old'
+    assert cache.get_or_create(model, inputs, None, lambda: 'new') == 'old'
+    assert cache.get_or_create(model, inputs, None, lambda: 'new', accept=lambda value: value != 'old') == 'new'
+    assert (cache.hits, cache.misses, len(cache)) == (1, 2, 1)
+
+
+def test_what_is_cleared_is_freed_at_once():
+    cache, model, inputs = SurrogateCache(), Versatile(), graph()
+    value = weakref.ref(cache.get_or_create(model, inputs, None, Versatile))
+    gc.collect()
+    assert value() is not None
+    cache.clear()
+    assert value() is None
 
 
 def test_a_failure_leaves_nothing_behind():

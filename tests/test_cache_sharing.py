@@ -87,6 +87,7 @@ def test_values_on_a_graph():
     assert cache.values_on((x, edge_index, {'scale': 3.0})) == []
     assert cache.values_on((x, edge_index, {})) == []
     assert cache.values_on((x.clone(), edge_index, {'scale': 2.0})) == []
+    assert cache.values_on((x.detach(), edge_index, {'scale': 2.0})) == []  # of the same data, but not the same
     assert (cache.hits, cache.misses) == (0, 4)  # looking is not using
     del models[1], model
     gc.collect()

@@ -10,16 +10,20 @@ from models import Teacher, connected, evaluations, explainer, graph
 from torch_geometric.nn import GCNConv, Sequential
 
 from pyg_dnx import DnX, FastDnX, ProbeDnX, SurrogateCache, base, shared_cache
+from pyg_dnx.cache import _is_equal
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
 
 class Stateful(Teacher):
-    r"""Depends on a dict, a list and a function, and counts its calls in an attribute and in a buffer."""
+    r"""Depends on a dict, a list, a sparse matrix and a function; counts its calls in an attribute and in a buffer."""
 
     def __init__(self):
         super().__init__()
-        self.options = {'scales': [1.0, torch.ones(1)]}
+        self.options = {'scales': [1.0, torch.ones(3)]}
+        self.spare = [1, torch.ones(2)]
+        self.register_module('absent', None)
+        self.mixing = torch.eye(3).to_sparse()
         self.link = torch.sin
         self.calls = 0
         self.register_buffer('seen', torch.zeros(1))
@@ -28,14 +32,23 @@ class Stateful(Teacher):
         self.calls += 1
         self.seen += 1
         scale, factor = self.options['scales']
-        return self.link(scale * factor * super().forward(x, edge_index))
+        return self.link(scale * factor * super().forward(x, edge_index) @ self.mixing.to_dense())
 
 
 CHANGES = {
     'number in a container': lambda model: model.options['scales'].__setitem__(0, 3.0),
     'tensor in a container': lambda model: model.options['scales'][1].mul_(3.0),
     'function': lambda model: setattr(model, 'link', torch.tanh),
-    'another kind of container': lambda model: setattr(model, 'options', {'scales': (1.0, torch.ones(1))}),
+    'sparse matrix': lambda model: setattr(model, 'mixing', (2.0 * torch.eye(3)).to_sparse()),
+    'layout of a matrix': lambda model: setattr(model, 'mixing', torch.eye(3)),
+    'shape of a matrix': lambda model: setattr(model, 'mixing', torch.eye(4)[:3].to_sparse()),
+    'more in a container': lambda model: model.options.update(more=1),
+    'a container for a number': lambda model: model.spare.__setitem__(0, [1]),
+    'a number for a container': lambda model: setattr(model, 'spare', 1),
+    'a number for a tensor': lambda model: model.spare.__setitem__(1, 1.0),
+    'an attribute more': lambda model: setattr(model, 'more', 1.0),
+    'an attribute less': lambda model: delattr(model, 'spare'),
+    'another kind of container': lambda model: setattr(model, 'options', {'scales': (1.0, torch.ones(3))}),
 }
 
 
@@ -48,6 +61,25 @@ def test_notices_what_a_module_holds(change):
     CHANGES[change](model)
     with evaluations(model, 1):
         algorithm.distill(model, *inputs)
+
+
+def test_an_object_that_can_not_be_compared_changes_nothing():
+    model, inputs = Stateful().eval(), graph()
+    algorithm = connected(FastDnX())
+    before = algorithm.distill(model, *inputs)
+    model.helper = object()
+    for _ in range(2):
+        assert algorithm.distill(model, *inputs) is before
+    model.link = torch.tanh
+    assert algorithm.distill(model, *inputs) is not before
+
+
+@pytest.mark.parametrize(
+    'other', [torch.ones(2, dtype=torch.int), torch.ones(2, device='meta'), torch.ones(2).to_sparse(), torch.ones(1, 2)]
+)
+def test_equal_tensors_are_of_one_kind(other):
+    assert _is_equal(torch.ones(2), torch.ones(2))
+    assert not _is_equal(torch.ones(2), other)
 
 
 def test_what_an_evaluation_changes_is_left_or_put_back():

@@ -391,7 +391,7 @@ def test_load(tmp_path, content):
     assert Surrogate.load(path).weight.equal(surrogate.weight)
 
 
-@pytest.mark.parametrize('size', [0, -3, 1.5, '2', None])
+@pytest.mark.parametrize('size', [0, -3, True, 1.5, '2', None])
 def test_cache_size(size):
     for text in ("'max_size'", f'got {size!r}'):
         refused(lambda: SurrogateCache(max_size=size), text)

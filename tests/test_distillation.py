@@ -1,11 +1,15 @@
+import time
+
 import pytest
 import torch
 from helpers import dense_adjacency, dense_scores
 from torch_geometric.explain.config import ModelConfig
 from torch_geometric.nn import SGConv
 
+from pyg_dnx import distillation
 from pyg_dnx.attribution import Attribution
 from pyg_dnx.distillation import Distilled, Settings, distill
+from pyg_dnx.solvers import fit_classifier, fit_regressor, kl_divergence
 
 NUM_NODES = 60
 
@@ -97,9 +101,13 @@ def test_a_shift_of_all_classes_changes_nothing():
     torch.testing.assert_close(shifted.surrogate.bias, plain.surrogate.bias)
 
 
-def test_report_says_how_well_classes_are_followed():
+@pytest.mark.parametrize('chunk', [2**16, 7])
+def test_report_says_how_well_classes_are_followed(chunk, monkeypatch):
+    monkeypatch.setattr(distillation, 'KL_CHUNK', chunk)
     model = Function(lambda x, edge_index: torch.stack([x[:, 0] * x[:, 1], x[:, 2].abs(), x[:, 3].sin()], dim=1))
+    start = time.perf_counter()
     distilled = run(model, 'multiclass_classification', (2,), ridge=1e-2)
+    assert 0.0 < distilled.surrogate.report.seconds <= time.perf_counter() - start
     report, surrogate = distilled.surrogate.report, distilled.surrogate
     x, edge_index, _ = inputs()
     log_probs = surrogate(x, edge_index).log_softmax(dim=1)
@@ -109,7 +117,7 @@ def test_report_says_how_well_classes_are_followed():
     assert 0.0 < report.agreement < 1.0
     assert (report.solver, report.ridge, report.converged) == ('newton', 1e-2, True)
     assert (report.num_nodes, report.mode, report.held_out) == (NUM_NODES, 'multiclass_classification', None)
-    assert report.seconds > 0.0
+    assert report.num_masks == 0
 
 
 def test_report_says_how_well_values_are_followed():
@@ -126,10 +134,49 @@ def test_report_says_how_well_values_are_followed():
     assert distilled.spread == pytest.approx(float((spread.square().sum() / NUM_NODES).sqrt()))
 
 
-def test_a_constant_output_is_followed():
-    model = Function(lambda x, edge_index: torch.full_like(x[:, 0], 1e3))
-    report = run(model, 'regression', (1,)).surrogate.report
-    assert report.agreement == pytest.approx(1.0)
+@pytest.mark.parametrize('value', [0.0, 1e3, 1e9 / 3.0])
+def test_a_constant_output_is_followed(value):
+    distilled = run(Function(lambda x, edge_index: torch.full_like(x[:, 0], value)), 'regression', (1,))
+    assert distilled.surrogate.report.agreement == pytest.approx(1.0)
+    assert bool(distilled.trust(torch.arange(NUM_NODES))['surrogate_agreement'].all())
+
+
+@pytest.mark.parametrize('mode', ['multiclass_classification', 'regression'])
+@pytest.mark.parametrize('room', [0, -1])
+def test_trust_is_judged_by_outputs(mode, room, monkeypatch):
+    x, edge_index, _ = inputs()
+    model = Function(lambda x, edge_index: 0.1 * torch.stack([x[:, 0] ** 3, x[:, 1].exp(), x[:, 2] * x[:, 3]], dim=1))
+    distilled = run(model, mode, (1,), ridge=1e-2)
+    monkeypatch.setattr(distillation, 'MAX_TRUST_SIZE', distilled.outputs.numel() + room)
+    nodes = torch.tensor([5, 0, 59, 17, 5, 30, 31, 32, 33, 34])
+    found, logits, outputs = distilled.trust(nodes), distilled.surrogate(x, edge_index), model(x, edge_index)
+    assert ('_trust' in vars(distilled)) == (room == 0)
+    if mode == 'regression':
+        error = (logits - outputs).norm(dim=1)
+        agreement, by_bias = error <= distilled.spread, torch.zeros(NUM_NODES, dtype=torch.bool)
+        assert distilled.unit == distilled.spread != 1.0
+    else:
+        error = (logits.softmax(dim=1) - outputs.softmax(dim=1)).norm(dim=1)
+        agreement = logits.argmax(dim=1) == outputs.argmax(dim=1)
+        by_bias = (logits - distilled.surrogate.bias).argmax(dim=1) != logits.argmax(dim=1)
+        assert 0 < int(by_bias[nodes].sum()) < 10
+        assert distilled.unit == 1.0
+    assert 0 < int(agreement[nodes].sum()) < 10
+    torch.testing.assert_close(found['distillation_error'], error[nodes])
+    assert found['surrogate_agreement'].equal(agreement[nodes])
+    assert found['bias_decides'].equal(by_bias[nodes])
+
+
+@pytest.mark.parametrize('num_masks', [0, 2])
+def test_large_problems_keep_single_precision(num_masks, monkeypatch):
+    x, edge_index, _ = inputs(torch.float32)
+    config, settings = ModelConfig('regression', 'node'), Settings((1,), 1e-5, 'source_to_target', num_masks)
+    found = []
+    for room in [0, -1]:
+        monkeypatch.setattr(distillation, 'PRECISE_MAX_SIZE', (1 + num_masks) * x.numel() + room)
+        distilled = distill(teacher(1, 2, dtype=torch.float32), x, edge_index, {}, config, settings)
+        found.append(distilled.outputs.dtype)
+    assert found == [torch.float64, torch.float32]
 
 
 @pytest.mark.parametrize(('mode', 'num_outputs'), [('multiclass_classification', 3), ('regression', 1)])
@@ -146,12 +193,42 @@ def test_held_out_nodes_find_the_number_of_hops(num_hops, mode, num_outputs):
     assert min(surrogate.report.held_out, key=surrogate.report.held_out.get) == num_hops
 
 
-def test_one_node_can_choose_hops():
+@pytest.mark.parametrize('mode', ['multiclass_classification', 'regression'])
+@pytest.mark.parametrize('limit', [2**16, 30, 2])
+def test_a_fifth_of_the_nodes_is_held_out(mode, limit, monkeypatch):
+    monkeypatch.setattr(distillation, 'MAX_NODES_TO_CHOOSE_HOPS', limit)
+    x, edge_index, _ = inputs()
+    model = Function(lambda x, edge_index: x[:, :2] + x[:, 2:].abs())
+    distilled = run(model, mode, (0, 2), ridge=1e-2)
+    order = torch.randperm(NUM_NODES, generator=torch.Generator().manual_seed(0))[:limit]
+    held, kept = order.tensor_split([max(1, len(order) // 5)])
+    for num_hops, loss in distilled.surrogate.report.held_out.items():
+        features = torch.linalg.matrix_power(dense_adjacency(edge_index, None, NUM_NODES), num_hops) @ x
+        outputs = distilled.outputs
+        fit = (fit_regressor if mode == 'regression' else fit_classifier)(features[kept], outputs[kept], 1e-2)
+        logits = features[held] @ fit.weight + fit.bias
+        if mode == 'regression':
+            expected = 0.5 * (logits - outputs[held]).square().sum(dim=1).mean()
+        else:
+            expected = kl_divergence(outputs[held], logits).mean()
+        assert loss == pytest.approx(float(expected))
+
+
+def test_no_progress_is_shown_unless_asked_for(capsys, monkeypatch):
+    monkeypatch.setattr('pyg_dnx.solvers.NEWTON_MAX_SIZE', 0)
+    run(teacher(1, 3), 'multiclass_classification', (0, 1))
+    assert capsys.readouterr().err == ''
+
+
+@pytest.mark.parametrize('num_nodes', [1, 2])
+def test_few_nodes_can_choose_hops(num_nodes):
     model = teacher(1, 3)
     config = ModelConfig('multiclass_classification', 'node', 'raw')
     settings = Settings((0, 1), 1e-5, 'source_to_target')
-    distilled = distill(model, inputs()[0][:1], inputs()[1][:, :0], {}, config, settings)
+    distilled = distill(model, inputs()[0][:num_nodes], inputs()[1][:, :0], {}, config, settings)
     assert distilled.surrogate.num_hops in (0, 1)
+    losses = distilled.surrogate.report.held_out.values()
+    assert all((loss > 1e-3) == (num_nodes > 1) for loss in losses)  # a single node is not held out
 
 
 def test_distilling_leaves_random_state_alone():
@@ -191,6 +268,8 @@ def flipped(count):
         (CLASSES, CLASSES[:-1], False),
         (VALUES, VALUES + 1e-5, True),
         (VALUES, VALUES + 1e-2, False),
+        (VALUES + 1e3, VALUES + 1000.5, True),
+        (VALUES + 1e3, VALUES + 1010.0, False),
         (1e-4 * VALUES, 1e-4 * VALUES.flip(0), False),
         (VALUES, VALUES[:, None], False),
     ],

@@ -90,6 +90,9 @@ def test_any_size(num_features, dtype, num_hops, num_masks, ridge):
     torch.testing.assert_close(found.weight.double(), weight, **close)
     torch.testing.assert_close(found.bias.double(), bias, **close)
     assert found.weight.dtype == dtype
+    propagated = torch.linalg.matrix_power(case.adjacency, num_hops) @ case.x.double()
+    error = propagated @ weight + bias - case.targets(num_masks)[0]
+    assert found.report.kl == pytest.approx(0.5 * float(error.square().sum(dim=1).mean()), rel=1e-2, abs=1e-6)
 
 
 @pytest.mark.parametrize('task', ['multiclass raw', 'regression [N, 2]'])

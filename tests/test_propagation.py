@@ -1,4 +1,5 @@
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -12,7 +13,7 @@ from torch_geometric.nn import SGConv
 
 from pyg_dnx import propagation
 from pyg_dnx.adjacency import normalized_adjacency
-from pyg_dnx.propagation import Rows, inner_products, padded_rows, pull_back, row_chunks, rows_of
+from pyg_dnx.propagation import Rows, has_sparse_products, inner_products, padded_rows, pull_back, row_chunks, rows_of
 
 SPARSE_LAYOUTS = {'coo': torch.sparse_coo, 'csr': torch.sparse_csr, 'csc': torch.sparse_csc}
 
@@ -146,11 +147,20 @@ def test_pull_back_equals_dense_powers(share, graph, num_hops, data):
     is_reached = torch.zeros(num_nodes, dtype=torch.bool)
     is_reached[nodes] = True
     assert len(steps) == num_hops + 1
+    assert steps[-1].entry.tolist() == steps[-1].owner.tolist() == []  # where no step follows
     for reached, value, *_ in steps:
         assert reached.tolist() == is_reached.nonzero().view(-1).tolist()
         torch.testing.assert_close(value, expected[reached], rtol=1e-6, atol=1e-9)
         expected = dense(graph).T @ expected
         is_reached = (dense(graph)[is_reached] > 0).any(dim=0)
+
+
+@pytest.mark.parametrize(('share', 'full'), [(0.24, True), (0.25, False)])
+def test_the_share_of_touched_edges_decides(share, full):
+    operator = normalized_adjacency(torch.zeros(2, 0, dtype=torch.long), None, 8, torch.float64)
+    with mock.patch.object(propagation, 'FULL_PRODUCT_SHARE', share):
+        pull_back(operator, torch.tensor([1, 2]), torch.ones(2, 1, dtype=torch.float64), 1)
+    assert ('transposed' in vars(operator)) == full
 
 
 @pytest.mark.parametrize('share', [0.0, 2.0], ids=['full', 'frontier'])
@@ -179,6 +189,10 @@ def test_row_chunks_cut_no_more_than_they_must():
     assert [chunk.tolist() for chunk in row_chunks(operator, nodes, 1)] == [[0, 1, 2, 3, 4, 5]]
     assert len(row_chunks(operator, nodes, 1, max_entries=4)) == 2
     assert len(row_chunks(operator, nodes, 1, max_entries=1)) == 6
+    complete = normalized_adjacency(torch.cartesian_prod(nodes, nodes).T, None, 6, torch.float64)  # rows of 6 entries
+    assert [chunk.tolist() for chunk in row_chunks(complete, nodes, 2, 36)] == [[0, 1, 2, 3, 4, 5]]
+    assert [chunk.tolist() for chunk in row_chunks(complete, nodes, 2, 12)] == [[0], [1, 2], [3, 4], [5]]
+    assert [chunk.tolist() for chunk in row_chunks(complete, nodes[:2], 2, 1)] == [[0], [1]]
 
 
 @given(count=st.lists(st.integers(1, 9), min_size=1, max_size=20), width=st.integers(1, 3), limit=st.integers(1, 60))
@@ -193,6 +207,17 @@ def test_padded_rows_list_every_entry_once(count, width, limit):
             assert owner[entry[inside]].equal(group.repeat_interleave(count[group]))
             seen += entry[inside].tolist()
     assert sorted(seen) == list(range(owner.numel()))
+
+
+@pytest.mark.parametrize(
+    ('limit', 'width', 'sizes'),
+    [(2**20, 1, [4, 1, 2]), (8, 1, [2, 2, 1, 2]), (8, 2, [1, 1, 1, 1, 1, 2]), (1, 1, [1] * 7)],
+)
+def test_padded_rows_are_cut_no_more_than_they_must(limit, width, sizes):
+    with mock.patch.object(propagation, 'MAX_PADDED_SIZE', limit):
+        options = {} if width == 1 else {'width': width}
+        groups = [group for group, *_ in padded_rows(torch.tensor([1, 4, 3, 2, 4, 1, 4]), **options)]
+    assert [group.numel() for group in groups] == sizes
 
 
 @contextmanager
@@ -220,6 +245,39 @@ def test_rows_equal_rows_of_the_dense_power(way, graph, num_hops, data):
     expected = torch.linalg.matrix_power(dense(graph), num_hops)[nodes]
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
     assert key.numel() == int((expected > 0).sum())
+
+
+@pytest.mark.skipif(not propagation.mkl.is_available(), reason='needs MKL')
+@pytest.mark.parametrize(('index', 'count'), [(torch.int32, 2), (torch.int64, 0)])
+def test_mkl_multiplies_what_it_can(index, count):
+    operator = normalized_adjacency(torch.tensor([[0, 1], [1, 2]]), None, 3, torch.float64)
+    operator = replace(operator, col=operator.col.to(index))
+    with mock.patch.object(propagation.mkl, 'product', wraps=propagation.mkl.product) as product:
+        rows_of(operator, torch.tensor([2]), 2)
+    assert product.call_count == count
+
+
+@pytest.mark.parametrize('leaking', [frozenset(), propagation.LEAKING])
+def test_products_that_lose_memory_are_left(leaking):
+    operator = normalized_adjacency(torch.tensor([[0, 1], [1, 2]]), None, 3, torch.float64)
+    listing = mock.patch.object(propagation, '_next_rows', wraps=propagation._next_rows)
+    with multiplying('torch'), mock.patch.object(propagation, 'LEAKING', leaking), listing as listed:
+        rows_of(operator, torch.tensor([2]), 2)
+    assert listed.call_count == (2 if leaking else 0)
+
+
+@pytest.mark.parametrize('way', ['torch', 'sorting'])
+def test_inner_products_are_sampled_where_they_can_be(way):
+    rows, vectors = Rows(torch.tensor([2]), torch.tensor([0, 1]), torch.ones(2)), torch.ones(2, 3)
+    with multiplying(way), mock.patch('torch.sparse.sampled_addmm', wraps=torch.sparse.sampled_addmm) as sampled:
+        assert inner_products(rows, vectors[:1], vectors).tolist() == [3.0, 3.0]
+    assert sampled.called == (way == 'torch')
+
+
+def test_sparse_products_on_a_cpu_take_mkl():
+    assert has_sparse_products('cpu') == torch.backends.mkl.is_available()
+    with mock.patch('torch.sparse.sampled_addmm', side_effect=NotImplementedError):
+        assert not has_sparse_products.__wrapped__('cpu')
 
 
 def as_dense(rows, num_nodes):
@@ -260,6 +318,29 @@ def test_rows_are_sorted_by_column(index):
     assert found.column.tolist() == [0, 2, 4, 1, 3]
     assert found.value.tolist() == [1.0, 2.0, 0.0, 4.0, 3.0]
     assert rows.column.tolist() == [4, 0, 2, 3, 1]
+
+
+def test_values_in_the_order_of_other_rows():
+    rows = Rows(torch.tensor([3, 0, 2]), torch.tensor([4, 0, 2, 3, 1]), torch.arange(5.0))
+    other = Rows(rows.length, torch.tensor([2, 4, 0, 3, 1]), torch.zeros(5))
+    assert rows.values_in(other, 5).tolist() == [2.0, 0.0, 1.0, 3.0, 4.0]
+    assert rows.values_in(rows, 5) is rows.value
+
+
+def test_rows_may_be_longer_than_int32():
+    column = torch.tensor([2**31 - 2, 5, 2**31 - 1, 7, 0])
+    found = Rows(torch.tensor([2, 1, 2]), column, torch.arange(5.0)).sorted(2**31)
+    assert found.column.tolist() == [5, 2**31 - 2, 2**31 - 1, 0, 7]
+    assert found.value.tolist() == [1.0, 0.0, 2.0, 4.0, 3.0]
+
+
+def test_rows_may_be_more_than_int32_in_all():
+    operator = normalized_adjacency(torch.zeros(2, 0, dtype=torch.long), None, 2**15, torch.float64)
+    nodes = torch.arange(2**15).repeat(2)
+    with multiplying('sorting'):
+        rows = rows_of(operator, nodes, 1)
+    assert rows.length.equal(torch.ones_like(nodes))
+    assert rows.column.equal(nodes)
 
 
 @pytest.mark.parametrize('way', ['mkl', 'torch', 'sorting'])

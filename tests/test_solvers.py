@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pyg_dnx.solvers import fit_classifier, fit_regressor, kl_divergence, zero_sum_basis
+from pyg_dnx.solvers import _newton, fit_classifier, fit_regressor, kl_divergence, zero_sum_basis
 
 RIDGE = 1e-3
 
@@ -124,11 +124,25 @@ def test_equal_targets_are_carried_by_the_bias():
     torch.testing.assert_close(fit.bias.softmax(dim=0), probs[0], atol=1e-6, rtol=0.0)
 
 
-def test_solver_follows_the_size(monkeypatch):
+@pytest.mark.parametrize(
+    ('name', 'limit'),
+    [
+        ('NEWTON_MAX_SIZE', 5 * 2),  # weights and a bias, for two of three classes
+        ('NEWTON_MAX_WORK', 40 * 3 * 5**2),  # nodes, pairs of classes, products for each
+        ('PRECISE_MAX_SIZE', 40 * 4),
+    ],
+)
+def test_solver_follows_the_size(name, limit, monkeypatch):
     features, probs = problems()['ordinary']
-    assert fit_classifier(features, probs, RIDGE).solver == 'newton'
-    monkeypatch.setattr('pyg_dnx.solvers.NEWTON_MAX_SIZE', 5)
-    assert fit_classifier(features, probs, RIDGE).solver == 'lbfgs'
+    for room, solver in [(0, 'newton'), (-1, 'lbfgs')]:
+        monkeypatch.setattr(f'pyg_dnx.solvers.{name}', limit + room)
+        assert fit_classifier(features, probs, RIDGE).solver == solver
+
+
+def test_newton_says_if_it_ran_out_of_steps():
+    features, probs = problems()['ordinary']
+    found = [_newton(features, probs, RIDGE, zero_sum_basis(probs), max_iter) for max_iter in (1, 100)]
+    assert [fit.converged for fit in found] == [False, True]
 
 
 @pytest.mark.parametrize('name', ['ordinary', 'one_hot', 'shifted', 'mixed_scales', 'wide'])
@@ -156,6 +170,7 @@ def test_regression_equals_dense_ridge_with_a_free_bias(shape, ridge, num_output
     fit = fit_regressor(features, outputs, ridge)
     torch.testing.assert_close(fit.weight, expected[:-1], rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(fit.bias, expected[-1], rtol=1e-6, atol=1e-8)
+    assert (fit.solver, fit.converged) == ('closed form', True)
 
 
 @pytest.mark.parametrize('shape', [(30, 4), (5, 12)])
@@ -185,6 +200,7 @@ def test_zero_sum_basis_is_orthonormal(num_classes):
 def test_features_that_are_always_zero_change_nothing(solver):
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(20, 4, generator=generator, dtype=torch.float64)
+    features[0] = 0.0  # a node without any is no such feature
     probs = torch.randn(20, 3, generator=generator, dtype=torch.float64).softmax(dim=1)
     expected = fit_classifier(features, probs, 1e-3, solver)
     padded = torch.zeros(20, 7, dtype=torch.float64)

@@ -104,7 +104,7 @@ class Operator:
         """
         factor = torch.cat([edge_mask.to(self.value.dtype).view(-1), self.value.new_ones(1)])
         edge_id = self.edge_id.long()
-        if self.col.numel() != edge_mask.numel():
+        if self.col.numel() != edge_mask.numel() or bool((edge_id < 0).any()):
             own = torch.arange(self.num_nodes, device=self.col.device).repeat_interleave(self.length) == self.col
             edge_id = edge_id.masked_fill(own, -1)
         return Operator(self.rowptr, self.col, self.value * factor[edge_id], self.edge_id, self.scale)
@@ -165,7 +165,7 @@ def normalized_adjacency(
     else:
         rowptr, col, weight = _matrix_rows(edge_index)
         order = col[:0]
-    col, edge_id = (ids.to(_index_type(col.numel() + num_nodes)) for ids in (col, order))
+    col, edge_id = (ids.to(index_type(col.numel() + num_nodes)) for ids in (col, order))
     weight = torch.ones_like(col, dtype=dtype) if weight is None else weight.to(dtype)
 
     # One loop for each node: PyG keeps the last one of an edge list, replaces a SparseTensor's, and adds to others.
@@ -209,13 +209,14 @@ def csr_matrix(rowptr: Tensor, col: Tensor, value: Tensor, size: tuple[int, int]
     return torch.sparse_csr_tensor(rowptr, col, value, size, device=value.device, check_invariants=False)
 
 
-def _index_type(largest: int) -> torch.dtype:
-    return torch.int32 if largest < 2**31 else torch.int64
+def index_type(count: int) -> torch.dtype:
+    r"""A type for numbers up to ``count``."""
+    return torch.int32 if count < 2**31 else torch.int64
 
 
 def _sort_rows(row: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
     r"""Returns where each row starts once entries are sorted by ``row`` [nnz], and their order then."""
-    order = row.to(_index_type(num_nodes)).sort(stable=True).indices
+    order = row.to(index_type(num_nodes)).sort(stable=True).indices
     return F.pad(torch.bincount(row, minlength=num_nodes).cumsum(0), (1, 0)), order
 
 

@@ -86,7 +86,7 @@ class Attribution:
 
     def edges_inside(self, edge_index: Tensor) -> Tensor:
         r"""The ids of the edges that carry a message to an explained node."""
-        last_step = self.steps[-2] if len(self.steps) > 1 else self.steps[-1]
+        last_step = self.steps[-2:][0]  # which takes no entries if there are no hops
         edge_id = self.decomposition.operator.edge_id[last_step.entry]
         return edge_id[edge_id >= 0]
 

@@ -2,6 +2,7 @@ r"""Distils a model into a linear surrogate: ask once, solve a convex problem, r
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from pyg_dnx.teacher import query, to_targets
 DEFAULT_RIDGE = 1e-5
 HELD_OUT_SHARE = 0.2
 MAX_NODES_TO_CHOOSE_HOPS = 2**16
+KL_CHUNK = 2**16  # nodes at a time
 MAX_TRUST_SIZE = 2**22  # numbers; up to here, all nodes are judged at once, and single explanations cost less
 
 
@@ -124,7 +126,7 @@ def distill(
     operator: Operator | None = None,
     teacher_outputs: Tensor | np.ndarray | None = None,
     probe_outputs: Tensor | np.ndarray | None = None,
-    max_bytes: int = 2**62,
+    max_bytes: int = sys.maxsize,
     progress: bool | None = False,
 ) -> Distilled:
     r"""Distils ``model`` with one evaluation of it, and one for each mask, or with none if its outputs are given.
@@ -224,6 +226,6 @@ def _quality(logits: Tensor, targets: Tensor, regression: bool, masked: bool = F
     if masked:
         error = (logits.double() + 1.0 / logits.size(1) - targets.double()).square().sum(dim=1).mean()
         return 0.5 * float(error), float(agreement)
-    parts = zip(targets.split(2**16), logits.split(2**16), strict=True)
+    parts = zip(targets.split(KL_CHUNK), logits.split(KL_CHUNK), strict=True)
     loss = sum(float(kl_divergence(target.double(), logit.double()).sum()) for target, logit in parts)
     return loss / logits.size(0), float(agreement)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyg_dnx import mkl
-from pyg_dnx.adjacency import Operator, csr_matrix
+from pyg_dnx.adjacency import Operator, csr_matrix, index_type
 
 # Above this share of touched edges, one product over all edges beats expanding the frontier.
 FULL_PRODUCT_SHARE = 0.15
@@ -79,7 +79,7 @@ class Rows(NamedTuple):
     def order(self, num_columns: int) -> Tensor:
         r"""The places [nnz] of entries, row by row, if columns ascend."""
         num_keys = self.length.numel() * num_columns
-        index = torch.int32 if num_keys < 2**31 else torch.int64
+        index = index_type(num_keys)
         first = torch.arange(0, num_keys, num_columns, dtype=index, device=self.column.device)
         return first.repeat_interleave(self.length).add_(self.column.to(index)).sort().indices
 
@@ -133,7 +133,7 @@ def has_sparse_products(device: str) -> bool:
     matrix = one._replace(column=torch.zeros_like(one.column)).matrix(1)
     try:
         torch.sparse.sampled_addmm(matrix @ matrix, one.value[:, None], one.value[:, None])
-    except (RuntimeError, NotImplementedError):
+    except RuntimeError:  # of which NotImplementedError is one
         return False
     return True
 
@@ -141,8 +141,8 @@ def has_sparse_products(device: str) -> bool:
 def _next_rows(operator: Operator, rows: Rows) -> Rows:
     r"""Multiplies ``rows`` by Ã without a sparse product: lists all walks one step longer, and sorts them to sum."""
     num_rows, num_nodes = rows.length.numel(), operator.num_nodes
-    dtype = torch.int32 if num_rows * num_nodes < 2**31 else torch.int64
-    first_key = torch.arange(num_rows, dtype=dtype, device=rows.column.device).mul_(num_nodes)
+    index = index_type(num_rows * num_nodes)
+    first_key = torch.arange(num_rows, dtype=index, device=rows.column.device).mul_(num_nodes)
     entry, walk = operator.entries(rows.column)
     key = first_key.repeat_interleave(rows.length).index_select(0, walk).add_(operator.col.index_select(0, entry))
     value = rows.value.index_select(0, walk).mul_(operator.value.index_select(0, entry))

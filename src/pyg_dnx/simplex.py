@@ -105,9 +105,10 @@ def _line_search(
     flat = 0.1 * slope(low).abs()
     for _ in range(50):
         current = slope(rate)
-        done = solved | (current.abs() <= flat) | ((rate == 1.0) & (current < 0.0))
+        downward = current < 0.0
+        done = solved | (current.abs() <= flat) | (downward & (rate == 1.0))
         if bool(done.all()):
             break
-        low, high = torch.where(current < 0.0, rate, low), torch.where(current < 0.0, high, rate)
+        low, high = torch.where(downward, rate, low), torch.where(downward, high, rate)
         rate = torch.where(done, rate, 0.5 * (low + high))
     return torch.where(solved, 0.0, rate)
