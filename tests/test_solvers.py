@@ -29,6 +29,10 @@ def problems():
         'huge': (1e6 * features, probs),
         'tiny': (1e-6 * features, probs),
         'mixed_scales': (features * torch.tensor([1e4, 1.0, 1e-4, 1.0]), probs),
+        'outliers': (  # at which a full step of Newton overshoots
+            features * torch.logspace(-3.0, 3.0, 40, dtype=torch.float64)[:, None],
+            F.one_hot(logits.argmax(dim=1), 3).double(),
+        ),
         'wide': (wide, probs[:6]),
         'one_node': (features[:1], probs[:1]),
     }
