@@ -40,8 +40,10 @@ def explain(model, x, edge_index, **options):
     return algorithm.explain_nodes(model, x, edge_index)
 
 
-@pytest.mark.parametrize('task', ['multiclass raw', 'regression [N, 2]'])
-@pytest.mark.parametrize('name', ['undirected', 'directed', 'weighted'])
+@pytest.mark.parametrize(
+    ('name', 'task'),
+    [('undirected', 'multiclass raw'), ('directed', 'regression [N, 2]'), ('weighted', 'multiclass raw')],
+)
 def test_the_best_of_all_is_chosen(name, task):
     case = ProbeCase(name, task)
     losses = case.losses()
