@@ -62,6 +62,16 @@ def test_agrees_with_sgconv(graph, num_hops, flow):
     torch.testing.assert_close(conv.lin(propagated), conv(graph.x.double(), graph.edge_index, weight))
 
 
+def test_a_node_of_degree_zero_neither_sends_nor_receives():
+    x, edges = torch.tensor([[1.0], [2.0], [4.0]]).double(), torch.tensor([[0, 0, 2, 1], [0, 1, 1, 2]])
+    for weight in ([0.0, 1.0, 1.0, 1.0], [0.0, 2.0, -3.0, 1.0]):  # of its own loop, or of all that it receives
+        weight = torch.tensor(weight).double()
+        conv = SGConv(1, 1, K=1, bias=False).double()
+        operator = normalized_adjacency(edges, weight, 3, torch.float64)
+        torch.testing.assert_close(conv.lin(operator @ x), conv(x, edges, weight))
+        assert operator.scale[0] == 0.0
+
+
 @pytest.mark.parametrize('flow', ['source_to_target', 'target_to_source'])
 def test_agrees_with_sgconv_on_edge_index_class(graph, flow):
     num_nodes = graph.x.size(0)
