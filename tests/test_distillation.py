@@ -231,6 +231,14 @@ def test_few_nodes_can_choose_hops(num_nodes):
     assert all((loss > 1e-3) == (num_nodes > 1) for loss in losses)  # a single node is not held out
 
 
+@pytest.mark.parametrize('mode', ['multiclass_classification', 'regression'])
+def test_ties_go_to_the_fewest_hops(mode):
+    settings = Settings((0, 1, 2, 3), 1e-5, 'source_to_target')
+    for first in range(12):  # of two nodes, one is held out, and all hops foretell the other's
+        x, edges = inputs()[0][first : first + 2], torch.tensor([[0, 1], [1, 0]])
+        assert distill(teacher(1, 3), x, edges, {}, ModelConfig(mode, 'node', 'raw'), settings).surrogate.num_hops == 0
+
+
 def test_distilling_leaves_random_state_alone():
     model = teacher(1, 3)
     state = torch.random.get_rng_state()

@@ -154,7 +154,9 @@ def distill(
     num_hops, held_out = settings.hops[0], None
     if len(settings.hops) > 1:
         held_out = _held_out_loss(operator, x, targets, settings, regression, max_bytes)
-        num_hops = min(held_out, key=held_out.__getitem__)
+        rounding = 1e-9 * float(torch.linalg.vector_norm(targets)) ** 2 / x.size(0)
+        best = min(held_out.values()) + rounding
+        num_hops = next(hops for hops, loss in held_out.items() if not loss > best)  # of ties, the fewest
 
     features = propagate(operator, x.detach(), num_hops, precise, max_bytes)
     if settings.num_masks > 0:
