@@ -98,9 +98,13 @@ def check_metrics(explain, explanation):
     assert characterization_score(*map(torch.tensor, fidelity(explain, explanation))) <= 1
 
 
+# What asks under masks only evaluates the model more often: two layers stand for all.
+FEW = ('gat', 'weighted')
+PAIRS = [(name, conv) for name in ALGORITHMS for conv in CONVS if name in ('FastDnX', 'DnX') or conv in FEW]
+
+
 @pytest.mark.parametrize('task', TASKS)
-@pytest.mark.parametrize('conv', CONVS)
-@pytest.mark.parametrize('algorithm', ALGORITHMS)
+@pytest.mark.parametrize(('algorithm', 'conv'), PAIRS)
 def test_every_combination(algorithm, conv, task):
     model = Teacher(conv, task).eval()
     x, edge_index, kwargs = inputs(conv)
