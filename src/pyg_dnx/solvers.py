@@ -47,7 +47,7 @@ def fit_classifier(
         return _finish(*minimise_kl(matrix, probs, ridge, basis, progress), basis, 'lbfgs')
     dense, probs = matrix.rows().double(), probs.double()
     used = dense.any(dim=0)
-    used[0] |= ~used.any()
+    used[0] |= ~used.any()  # one is left if all are zero
     if not bool(used.all()):  # as in one-hot degrees: the weights of a feature that is always zero are zero
         fit = fit_classifier(dense[:, used], probs, ridge, solver, progress)
         weight = dense.new_zeros(used.numel(), probs.size(1))
