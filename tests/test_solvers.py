@@ -149,6 +149,14 @@ def test_newton_says_if_it_ran_out_of_steps():
     assert [fit.converged for fit in found] == [False, True]
 
 
+def test_newton_stops_where_no_step_descends(monkeypatch):
+    features, probs = problems()['ordinary']
+    monkeypatch.setattr('pyg_dnx.solvers._solve', lambda matrix, right: 1e30 * right)  # as of a matrix near singular
+    fit = fit_classifier(features, probs, RIDGE, 'newton')
+    assert not fit.converged
+    assert not fit.weight.any()  # where it began
+
+
 @pytest.mark.parametrize('name', ['ordinary', 'one_hot', 'shifted', 'mixed_scales', 'wide'])
 def test_diagonal_preconditioner_finds_the_same_optimum(name, monkeypatch):
     features, probs = problems()[name]

@@ -148,7 +148,7 @@ def _newton(features: Tensor, probs: Tensor, ridge: float, basis: Tensor, max_it
                 break
             scale /= 2.0
         else:  # no descent left in this precision
-            return _finish(theta, decrement < 1e-8, basis, 'newton')
+            break
         theta, loss, log_probs = candidate, new_loss, new_log_probs
     return _finish(theta, False, basis, 'newton')
 
