@@ -53,7 +53,12 @@ class Attribution:
             nodes, merged = torch.unique(nodes, return_inverse=True)
             signal = directions.new_zeros(nodes.numel(), directions.size(1)).index_add_(0, merged, directions)
             self.steps = pull_back(decomposition.operator, nodes, signal, num_hops)
-        self.neighbourhood, self.signal = self.steps[-1].nodes, self.steps[-1].signal  # [n], ascending, and [n, C]
+        self.neighbourhood = self.steps[-1].nodes  # [n], ascending
+
+    @property
+    def signal(self) -> Tensor:
+        r"""What is pulled back to each node in the neighbourhood, [n, C]."""
+        return self.steps[-1].signal
 
     def node_scores(self) -> Tensor:
         r"""The score of each node in the neighbourhood, [n]."""
@@ -88,7 +93,7 @@ class Attribution:
         r"""The ids of the edges that carry a message to an explained node."""
         last_step = self.steps[-2:][0]  # which takes no entries if there are no hops
         edge_id = self.decomposition.operator.edge_id[last_step.entry]
-        return edge_id[edge_id >= 0]
+        return edge_id[edge_id >= 0].long()
 
     def edge_flow(self, edge_index: Tensor, inside: Tensor) -> Tensor:
         r"""What each edge carries, over all steps, [E]; only those ``inside`` carry anything."""
@@ -123,14 +128,22 @@ class SmallGraphAttribution(Attribution):
         start, end = operator.rowptr[int(node) :][:2].tolist()
         nothing = decomposition.hidden.new_zeros(operator.num_nodes)
         first = [
-            nothing.index_fill(0, node, 1.0),
+            nothing.index_add(0, node, nothing.new_ones(1)),
             nothing.index_add(0, operator.col[start:end], operator.value[start:end]),
         ]
         self.rows = first[: num_hops + 1]  # of Ã^k, [N] each
         for _ in range(num_hops - 1):
             self.rows.append((operator.transposed @ self.rows[-1][:, None]).view(-1))
         self.neighbourhood = self.rows[-1].nonzero().view(-1)
-        self.signal = self.rows[-1][self.neighbourhood, None] * self.direction
+        self.row = self.rows[-1].index_select(0, self.neighbourhood)
+
+    @property
+    def signal(self) -> Tensor:
+        return self.row[:, None] * self.direction
+
+    def node_scores(self) -> Tensor:
+        hidden = self.decomposition.hidden.index_select(0, self.neighbourhood)
+        return (hidden @ self.direction).mul_(self.row)
 
     def edges_inside(self, edge_index: Tensor) -> Tensor:
         if len(self.rows) == 1:
@@ -140,7 +153,7 @@ class SmallGraphAttribution(Attribution):
 
     def edge_flow(self, edge_index: Tensor, inside: Tensor) -> Tensor:
         source, target = (ends.index_select(0, inside) for ends in self._ends(edge_index))
-        carried = self.signal.new_zeros(inside.numel())
+        carried = self.row.new_zeros(inside.numel())
         for leaving, row in zip(self.decomposition.propagated[-2::-1], self.rows, strict=False):
             carried.addcmul_(leaving.index_select(0, source) @ self.direction, row.index_select(0, target))
         carried.mul_(self.decomposition.operator.edge_value.index_select(0, inside))

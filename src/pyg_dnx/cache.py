@@ -221,7 +221,7 @@ def _is_equal(old: Any, new: Any) -> bool:
     if type(old) in _PLAIN:
         return type(old) is type(new) and bool(old == new)
     if isinstance(old, tuple) and isinstance(new, tuple):
-        return len(old) == len(new) and all(map(_is_equal, old, new))
+        return len(old) == len(new) and all(a is b or _is_equal(a, b) for a, b in zip(old, new, strict=True))
     if not isinstance(old, Tensor) or not isinstance(new, Tensor):
         return type(old) is type(new) and bool(old == new)
     if old.dtype != new.dtype or old.device != new.device or old.layout != new.layout or old.shape != new.shape:

@@ -87,7 +87,7 @@ class Projection(Rule):
     def __call__(
         self, decomposition: Decomposition, nodes: Tensor, toward: Tensor | None, rows: Rows | None = None
     ) -> Directions:
-        return Directions(decomposition.evidence[nodes] if toward is None else toward)
+        return Directions(decomposition.evidence.index_select(0, nodes) if toward is None else toward)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class Distilled:
         """
         if self.outputs.numel() > MAX_TRUST_SIZE:
             return self._judge(nodes)
-        return {name: values[nodes] for name, values in self._trust.items()}
+        return {name: values.index_select(0, nodes) for name, values in self._trust.items()}
 
     @cached_property
     def _trust(self) -> dict[str, Tensor]:

@@ -58,8 +58,7 @@ def to_explanation(
     weight = None if directions.node_weight is None else directions.node_weight.to(scores.dtype) / nodes.numel()
     if view.by_weight and weight is not None:
         scores = weight[inside]
-    node_score = scores.new_zeros(x.size(0))
-    node_score[inside] = scores
+    node_score = scores.new_zeros(x.size(0)).index_copy_(0, inside, scores)
     found = {'node_score': node_score, **trust}
     if weight is not None:
         found.update(node_weight=weight, duality_gap=cast(Tensor, directions.duality_gap))
@@ -68,8 +67,7 @@ def to_explanation(
         found['node_mask'] = to_mask(node_score, inside, view.mask, dtype)[:, None]
     elif view.node_mask_type == MaskType.attributes:
         attribute_scores = attribution.attribute_scores(x.detach())
-        found['node_score'] = attribute_scores.new_zeros(x.shape)
-        found['node_score'][inside] = attribute_scores
+        found['node_score'] = attribute_scores.new_zeros(x.shape).index_copy_(0, inside, attribute_scores)
         found['node_mask'] = to_mask(found['node_score'], inside, view.mask, dtype)
     elif view.node_mask_type == MaskType.common_attributes:
         found['feature_score'] = attribution.feature_scores(x.detach())

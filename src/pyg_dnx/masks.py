@@ -35,16 +35,14 @@ def to_mask(scores: Tensor, inside: Tensor | None, scaling: str, dtype: torch.dt
 
     Args:
         scores: Signed scores, of shape [N] or [N, F].
-        inside: The rows that count: ids, a boolean mask, or ``None`` for all.
+        inside: The ids of the rows that count, or ``None`` for all.
         scaling: ``'rank'``, ``'positive'`` or ``'minmax'``.
         dtype: The type of the mask.
     """
-    inner = scores if inside is None else scores[inside]
+    inner = scores if inside is None else scores.index_select(0, inside)
     if inner.numel() == 0:
         return torch.zeros_like(scores, dtype=dtype)
     scaled = SCALINGS[scaling](inner.reshape(-1)).view_as(inner).to(dtype)
     if inside is None:
         return scaled
-    mask = torch.zeros_like(scores, dtype=dtype)
-    mask[inside] = scaled
-    return mask
+    return torch.zeros_like(scores, dtype=dtype).index_copy_(0, inside, scaled)
