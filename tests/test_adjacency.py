@@ -133,6 +133,11 @@ def test_sums_are_the_weights_over_the_largest(graph):
     assert found.scale.tolist() == [1.0] * graph.x.size(0)
 
 
+def test_sums_where_no_message_has_a_weight():
+    graph = Graph(torch.zeros(3, 1), torch.tensor([[0, 1, 2], [1, 0, 2]]), torch.tensor([2.0, 2.0, 0.0]))
+    assert build(graph).sums.csr.to_dense().tolist() == [[0.5, 1.0, 0.0], [1.0, 0.5, 0.0], [0.0, 0.0, 0.0]]
+
+
 @pytest.mark.parametrize(('weight', 'expected'), [([1.0, 1.0], 0.5), ([1.0, 0.0], 0.0), ([-0.5, 1.0], -0.5 * 2**0.5)])
 def test_smallest_entry(weight, expected):
     operator = build(Graph(torch.zeros(3, 1), torch.tensor([[0, 1], [1, 2]]), torch.tensor(weight)))

@@ -193,6 +193,22 @@ def test_held_out_nodes_find_the_number_of_hops(num_hops, mode, num_outputs):
     assert min(surrogate.report.held_out, key=surrogate.report.held_out.get) == num_hops
 
 
+@pytest.mark.parametrize(
+    ('losses', 'expected'), [((0.9, 0.0), 0), ((1.1, 0.0), 1), ((0.0, 0.9), 0), ((2.0, 1.1, 0.0), 2)]
+)
+@pytest.mark.parametrize('scale', [1e-3, 1.0, 1e3])
+def test_of_hops_that_are_as_good_the_fewest(scale, losses, expected, monkeypatch):
+    rounding = 1e-9 * 2.0 * scale**2  # the mean square of the outputs counts
+    found = {hops: rounding * loss for hops, loss in enumerate(losses)}
+    monkeypatch.setattr(distillation, '_held_out_loss', lambda *arguments: found)
+    model = Function(lambda x, edge_index: torch.full_like(x[:, :2], scale))
+    assert run(model, 'regression', tuple(found)).surrogate.num_hops == expected
+
+
+def test_hops_of_a_model_that_returns_zero():
+    assert run(Function(lambda x, edge_index: 0.0 * x), 'regression', (0, 1)).surrogate.num_hops == 0
+
+
 @pytest.mark.parametrize('mode', ['multiclass_classification', 'regression'])
 @pytest.mark.parametrize('limit', [2**16, 30, 2])
 def test_a_fifth_of_the_nodes_is_held_out(mode, limit, monkeypatch):
