@@ -176,9 +176,9 @@ def test_masks_are_what_metrics_take(case, data):
         assert 0 <= characterization_score(torch.tensor(positive), torch.tensor(negative)) <= 1
         curve = torch.tensor([positive, positive]), torch.tensor([negative, negative]), torch.tensor([0.1, 0.5])
         assert fidelity_curve_auc(*curve) >= 0
-    assert 0 <= unfaithfulness(explain, found) <= 1
+    assert -1e-6 <= unfaithfulness(explain, found) <= 1  # PyG's divergence rounds to a little below zero
     if node in ('attributes', 'common_attributes'):
-        assert 0 <= unfaithfulness(explain, found, top_k=1) <= 1
+        assert -1e-6 <= unfaithfulness(explain, found, top_k=1) <= 1
 
 
 @given(case=cases(), data=st.data())
