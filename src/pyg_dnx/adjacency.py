@@ -46,7 +46,7 @@ class Operator:
     @cached_property
     def edge_value(self) -> Tensor:
         r"""The value of each edge of ``edge_index``, [E]; zero for a self-loop in whose place another one counts."""
-        num_edges = int(self.edge_id.max()) + 1 if self.edge_id.numel() > 0 else 0
+        num_edges = int(self.edge_id.max()) + 1
         return self.value.new_zeros(num_edges + 1).index_put_((self.edge_id,), self.value)[:-1]
 
     @cached_property
@@ -245,17 +245,12 @@ def _matrix_rows(adjacency: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     elif adjacency.layout == torch.sparse_csr:
         return adjacency.crow_indices().long(), adjacency.col_indices(), adjacency.values()
     else:
-        row, weight = adjacency.row_indices(), adjacency.values()
-        col = torch.arange(adjacency.size(1), device=row.device).repeat_interleave(adjacency.ccol_indices().diff())
-    rowptr, order = _sort_rows(row, adjacency.size(0))
+        row, weight, length = adjacency.row_indices(), adjacency.values(), adjacency.ccol_indices().diff()
+        col = torch.repeat_interleave(length)
+    rowptr, order = _sort_rows(row, len(adjacency))
     return rowptr, col[order], weight[order]
 
 
 with warnings.catch_warnings():  # PyTorch announces, once a process, that CSR is in beta
     warnings.simplefilter('ignore')
-    csr_matrix(
-        torch.zeros(2, dtype=torch.long, device='cpu'),
-        torch.zeros(0, dtype=torch.long, device='cpu'),
-        torch.zeros(0, device='cpu'),
-        (1, 1),
-    )
+    torch.zeros(1, 1, device='cpu').to_sparse_csr()
