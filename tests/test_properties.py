@@ -89,7 +89,8 @@ def test_joint_scores_are_sums(case, data):
     joint = case.explain(torch.tensor(nodes), 'attributes')
     single = [case.explain(node, 'attributes') for node in nodes]
     for key in ('node_score', 'edge_score'):
-        scale = sum(one[key].abs().sum() for one in single) + (case.kind == 'ProbeDnX')  # which solves for effects on answers
+        answers = case.kind == 'ProbeDnX'  # which solves for effects on them
+        scale = answers + sum(one[key].abs().sum() for one in single)
         assert_close(joint[key], sum(one[key] for one in single), 1e-6, scale)
 
 
