@@ -70,7 +70,7 @@ class Operator:
         return key.repeat_interleave(self.rowptr[rows.start : rows.stop + 1].diff()).add_(self.col[first:last])
 
     def _row_ranges(self) -> Iterator[range]:
-        step = max(1, torch.iinfo(self.col.dtype).max // self.num_nodes)
+        step = torch.iinfo(self.col.dtype).max // self.num_nodes
         return (range(first, min(first + step, self.num_nodes)) for first in range(0, self.num_nodes, step))
 
     def _has_parallel_edges(self) -> bool:
