@@ -13,7 +13,7 @@ from pyg_dnx.propagation import Rows
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
-CLOSE = {'rtol': 1e-5, 'atol': 1e-8}
+CLOSE = {'rtol': 3e-5, 'atol': 1e-8}  # 1.1e-5 was seen with PyTorch 2.6, on a graph of one node
 
 
 class Linear(torch.nn.Module):
