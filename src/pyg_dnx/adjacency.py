@@ -95,7 +95,7 @@ class Operator:
 
     def __matmul__(self, x: Tensor) -> Tensor:
         r"""Returns :math:`\tilde{A} x` for a dense ``x`` of shape [N, D]."""
-        # As F.embedding_bag, whose checks take as long as the product for a vector on a small graph.
+        # As F.embedding_bag, whose checks are felt where a vector is multiplied on a small graph.
         product, *_ = torch.embedding_bag(
             x, self.col, self.offsets, per_sample_weights=self.value, include_last_offset=True
         )

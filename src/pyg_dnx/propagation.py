@@ -99,6 +99,8 @@ class Rows(NamedTuple):
 def rows_of(operator: Operator, nodes: Tensor, num_hops: int) -> Rows:
     r"""Returns the rows ``nodes`` [B] of :math:`\tilde{A}^L`."""
     rows = Rows(torch.ones_like(nodes), nodes, operator.value.new_ones(nodes.numel()))
+    if num_hops == 0:  # without the sparse matrix, which takes a sort of all edges
+        return rows
     if nodes.device.type == 'cpu' and operator.col.dtype == torch.int32 and mkl.is_available():
         csr = (operator.csr.crow_indices(), operator.csr.col_indices(), operator.csr.values())
         found = (rows.offsets().int(), nodes.int(), rows.value)
