@@ -75,9 +75,9 @@ def test_another_solver_finds_no_better_one(case, ridge):
     newton, lbfgs = (fit_classifier(features, probs, ridge, solver) for solver in ('newton', 'lbfgs'))
     losses = [objective(case, features, torch.cat([fit.weight, fit.bias[None]]), ridge) for fit in (newton, lbfgs)]
     assert newton.converged
-    assert float(losses[0]) <= float(losses[1]) + 1e-9
+    assert float(losses[0]) <= float(losses[1]) + 1e-7
     if lbfgs.converged:
-        assert float(losses[1]) <= float(losses[0]) + 1e-5
+        assert float(losses[1]) <= float(losses[0]) + 1e-6
 
 
 class Shifted(torch.nn.Module):
@@ -155,7 +155,9 @@ def test_the_program_is_solved(shape, epsilon, seed):
     def descend(direction):
         r"""The dual's minimum by another method, from another starting point."""
         direction.requires_grad_()
-        optimizer = torch.optim.LBFGS([direction], max_iter=1000, tolerance_grad=1e-9, line_search_fn='strong_wolfe')
+        optimizer = torch.optim.LBFGS(
+            [direction], max_iter=1000, tolerance_grad=1e-9, tolerance_change=1e-15, line_search_fn='strong_wolfe'
+        )
 
         def dual():
             optimizer.zero_grad()

@@ -131,7 +131,7 @@ class _Problem:
             [self.variable],
             max_iter=ROUND,
             max_eval=2 * ROUND,
-            tolerance_grad=1e-6,
+            tolerance_grad=0.0,
             tolerance_change=0.0,
             history_size=20,
             line_search_fn='strong_wolfe',
@@ -142,11 +142,15 @@ class _Problem:
             loss = torch.inf
             for _ in range(MAX_ROUNDS):
                 before, loss = loss, float(optimizer.step(objective))
-                if float(self.variable.grad.abs().max()) <= 1e-6:  # type: ignore[union-attr]
+                if self.slack() <= 1e-6:
                     return True
                 if features.dtype != torch.float64 and before - loss <= 5e-4 * (loss - entropy):
                     return True
-        return float(self.variable.grad.abs().max()) <= 1e-5  # type: ignore[union-attr]
+        return self.slack() <= 1e-5
+
+    def slack(self) -> float:
+        r"""About how far the objective is above its minimum: the gradient, times the way there if that is long."""
+        return float(self.variable.grad.abs().max() * self.variable.abs().max().clamp(min=1.0))  # type: ignore[union-attr]
 
 
 def add_to_diagonal(matrix: Tensor, value: Tensor | float) -> Tensor:
