@@ -91,6 +91,7 @@ class CacheMachine(RuleBasedStateMachine):
     def teardown(self):
         shared_cache.clear()
         shared_cache.max_size = 32
+        names.clear()  # or each sequence looks through all that went before
         gc.unfreeze()
 
     def chosen(self, pick):
