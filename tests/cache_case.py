@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import threading
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from models import Versatile, graph
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+COUNTING = threading.Lock()
 numbers, names = itertools.count(), WeakIdKeyDictionary()  # see number_of
 
 
@@ -24,7 +26,8 @@ class Subject(Versatile):
         self.eval()
 
     def forward(self, x, edge_index, edge_weight=None, extra=None):
-        self.calls += 1
+        with COUNTING:  # else a thread may put back the number that another has just counted on
+            self.calls += 1
         gain, gains = self.options['gains']
         if isinstance(extra, (list, dict)):
             first, second = extra.values() if isinstance(extra, dict) else extra
