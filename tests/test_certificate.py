@@ -571,16 +571,24 @@ def test_certify_refuses_what_it_can_not_judge():
 @pytest.mark.parametrize('task', ['multiclass raw', 'regression [N, 2]'])
 def test_default_device_is_not_used(task):
     case = Case(FastDnX(), task, edge='object')
+
+    def found():
+        cache.clear()
+        explanations = [case.explain(case.graph.edge_index[0, 1:2]), case.explain(None)]
+        top = case.explainer.algorithm.explain_nodes(case.model, *case.inputs, top_k=2, **case.kwargs)
+        return [*(certify(case.explainer, explanation) for explanation in explanations), top.certificate]
+
+    expected = found()
     torch.set_default_device('meta')
     try:
-        explanations = [case.explain(case.graph.edge_index[0, 1:2]), case.explain(None)]
-        found = [certify(case.explainer, explanation) for explanation in explanations]
-        top = case.explainer.algorithm.explain_nodes(case.model, *case.inputs, top_k=2, **case.kwargs)
-        texts = [str(one) for one in [*found, top.certificate]]
+        actual = found()
+        texts = [str(one) for one in actual]
     finally:
         torch.set_default_device(None)
-    assert all(getattr(one, name).is_cpu for one in [*found, top.certificate] for name in NUMBERS + FLAGS)
-    assert all(texts)
+    assert texts == [str(one) for one in expected]
+    for one, other in zip(actual, expected, strict=True):
+        for name in NUMBERS + FLAGS:
+            torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=0.0, atol=0.0, equal_nan=True)
 
 
 def ring(explanation_type='model', index=None, **options):

@@ -8,7 +8,7 @@ from helpers import dense_masked_adjacency, random_masks
 from models import Teacher, connected, explainer, graph
 from probe_case import ProbeCase
 
-from pyg_dnx import ProbeDnX, SurrogateWarning, bound, certify, check, trust_report
+from pyg_dnx import ProbeDnX, SurrogateWarning, bound, certify, check, shared_cache, trust_report
 from pyg_dnx.certificate import VERDICTS
 
 quiet = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
@@ -191,19 +191,26 @@ def test_inference_mode():
 )
 def test_default_device_is_not_used(task, options):
     model, (x, edge_index), index = Teacher(task=task).eval(), graph(), torch.tensor([1])
-    torch.set_default_device('meta')
-    try:
+
+    def found():
+        shared_cache.clear()
         for node, edge in [('object', 'object'), ('attributes', None), ('common_attributes', None)]:
             explain = explainer(model, ProbeDnX(num_probes=6, **options), task, node=node, edge=edge)
             for given in (index, None):
                 explanation = explain(x, edge_index, index=given)
-                assert explanation.node_mask.is_cpu
-                assert certify(explain, explanation).verdict.is_cpu
+                yield from (explanation.node_mask, certify(explain, explanation).verdict)
             batch = explain.algorithm.explain_nodes(model, x, edge_index, top_k=2)
-            assert batch.top_k(2)[1].is_cpu
-            assert batch[2].node_score.is_cpu
+            yield from (batch.top_k(2)[1], batch[2].node_score)
+
+    expected = list(found())
+    torch.set_default_device('meta')
+    try:
+        actual = list(found())
     finally:
         torch.set_default_device(None)
+    for one, other in zip(actual, expected, strict=True):
+        assert one.is_cpu
+        assert one.equal(other)
 
 
 @quiet
