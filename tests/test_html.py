@@ -101,6 +101,25 @@ def test_the_same_explanation_gives_the_same_bytes(path, tmp_path):
     assert all(explanation[name].equal(value) for name, value in before.items())
 
 
+def test_default_device_is_not_used(tmp_path):
+    found, explanation = explain(node='attributes')
+    _, several = explain(index=torch.tensor([1, 2]))
+    cases = [(explanation, {'certificate': certify(found, explanation)}), (explanation, {'index': 3}), (several, {})]
+
+    def pages():
+        return [
+            to_html(given, tmp_path / f'{number}.html', **options).read_text('utf-8')
+            for number, (given, options) in enumerate(cases)
+        ]
+
+    expected = pages()
+    torch.set_default_device('meta')
+    try:
+        assert pages() == expected
+    finally:
+        torch.set_default_device(None)
+
+
 @pytest.mark.parametrize('text', NASTY)
 def test_text_stays_text(path, text):
     _, explanation = explain(node='attributes')

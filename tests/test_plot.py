@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import example_graphs
-from models import Bare, Teacher, explainer
+from models import Bare, Teacher, explainer, graph
 from torch_geometric.explain import Explanation, GNNExplainer
 from torch_geometric.nn import GCN
 from torch_geometric.utils import to_undirected
@@ -475,3 +475,23 @@ def test_bad_input_is_named(name):
     draw, item, options, error, text = BAD[name]
     with pytest.raises(error, match=text):
         draw(item, **options)
+
+
+def test_default_device_is_not_used():
+    x, edge_index = graph()
+    explain = explainer(Teacher('gcn').eval(), FastDnX(), node='attributes', edge='object')
+    one, several = (explain(x, edge_index, index=index) for index in (1, torch.tensor([1, 2])))
+    batch = explain.algorithm.explain_nodes(explain.model, x, edge_index)
+
+    def pixels():
+        figures = [plot.neighborhood(one), plot.neighborhood(several), plot.features(one), plot.batch(batch)]
+        for figure in figures:
+            figure.canvas.draw()
+        return [np.asarray(figure.canvas.buffer_rgba()).tobytes() for figure in figures]
+
+    expected = pixels()
+    torch.set_default_device('meta')
+    try:
+        assert pixels() == expected
+    finally:
+        torch.set_default_device(None)

@@ -201,7 +201,7 @@ def probe_outputs(value: Any, x: Tensor, num_masks: int, unmasked: Any = None) -
             f"{list(value.shape[1:])}): leave out 'teacher_outputs', which are the first of them"
         )
     if unmasked is not None:
-        first, other = (torch.as_tensor(np.array(v) if isinstance(v, np.ndarray) else v) for v in (value[0], unmasked))
+        first, other = (torch.from_numpy(np.array(v)) if isinstance(v, np.ndarray) else v for v in (value[0], unmasked))
         first, other = first.detach().double(), other.detach().to(first.device).double()
         if not torch.allclose(first, other, rtol=1e-2, atol=1e-2 * float(other.abs().max()), equal_nan=True):
             raise ValueError(

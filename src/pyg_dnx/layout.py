@@ -27,11 +27,11 @@ def rings(hops: list[int | None], edges: list[tuple[int, int]]) -> tuple[Tensor,
     Returns:
         The place of each node [N, 2], and the radius within which each hop is.
     """
-    radius, members = torch.zeros(len(hops), dtype=torch.float64), []
+    radius, members = torch.zeros(len(hops), dtype=torch.float64, device='cpu'), []
     bounds: list[tuple[int | None, float]] = []
     reach = 0.0
     for hop in sorted(set(hops), key=lambda value: math.inf if value is None else value):
-        waiting = torch.tensor([i for i, value in enumerate(hops) if value == hop])
+        waiting = torch.tensor([i for i, value in enumerate(hops) if value == hop], device='cpu')
         if not bounds and waiting.numel() == 1:
             members.append(waiting)  # in the middle
         else:
@@ -46,7 +46,7 @@ def rings(hops: list[int | None], edges: list[tuple[int, int]]) -> tuple[Tensor,
 
     angle = torch.zeros_like(radius)
     is_placed = torch.zeros_like(radius)  # so that the first sweep places each by those further in
-    pairs = torch.tensor(edges, dtype=torch.long).reshape(-1, 2).T
+    pairs = torch.tensor(edges, dtype=torch.long, device='cpu').reshape(-1, 2).T
     source, target = torch.cat([pairs, pairs.flip(0)], dim=1)
     for _ in range(SWEEPS):
         for ring in members:

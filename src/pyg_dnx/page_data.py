@@ -37,8 +37,8 @@ def namer(argument: str, labels: Sequence[Any] | Mapping[int, Any] | None, count
 def graph_data(scene: Scene, name: Callable[[int], str]) -> dict[str, Any]:
     r"""What the page draws and tabulates of the graph."""
     size = [abs(score) for score in scene.scores]
-    rank = torch.empty(len(size), dtype=torch.long)
-    rank[torch.tensor(size, dtype=torch.float64).argsort(descending=True, stable=True)] = torch.arange(len(size)) + 1
+    order = torch.tensor(size, dtype=torch.float64, device='cpu').argsort(descending=True, stable=True)
+    rank = order.argsort() + 1
     heaviest = sorted(range(len(scene.edges)), key=lambda e: -scene.edge_weights[e])[:MAX_EDGES]
     place, bounds = rings(scene.hops, [scene.edges[e] for e in heaviest])
     hint = 'against or for what is explained' if scene.is_signed else 'without a sign'

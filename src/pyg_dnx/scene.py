@@ -159,8 +159,8 @@ def _explained(explanation: Any, index: Any, num_nodes: int) -> Tensor:
         if config is None or config.task_level == ModelTaskLevel.node:
             index = explanation.get('index')
     if index is None:
-        return torch.zeros(0, dtype=torch.long)
-    return checks.index(index, torch.empty(num_nodes, 0))
+        return torch.zeros(0, dtype=torch.long, device='cpu')
+    return checks.index(index, torch.empty(num_nodes, 0, device='cpu'))
 
 
 def _hops(root: Tensor, edge_index: Tensor, num_hops: int | None, wanted: Tensor) -> Tensor:
@@ -181,15 +181,15 @@ def _edges(
     explanation: Any, edge_index: Tensor, nodes: Tensor, num_nodes: int
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     r"""Returns the edges between ``nodes`` [2, P] as positions there, their masks, scores and if they go both ways."""
-    place = torch.full((num_nodes,), -1)
-    place[nodes] = torch.arange(nodes.numel())
+    place = torch.full((num_nodes,), -1, device='cpu')
+    place[nodes] = torch.arange(nodes.numel(), device='cpu')
     source, target = place[edge_index]
     kept = (source >= 0) & (target >= 0) & (source != target)
     pair = torch.stack([source[kept], target[kept]])
     is_reversed = pair[0] > pair[1]
     found = {name: explanation.get(name) for name in ('edge_mask', 'edge_score')}
     values = {name: value.detach().cpu().double()[kept] for name, value in found.items() if value is not None}
-    weight = values.get('edge_mask', torch.ones(pair.size(1), dtype=torch.float64)).abs()
+    weight = values.get('edge_mask', torch.ones(pair.size(1), dtype=torch.float64, device='cpu')).abs()
     parts = [weight, values.get('edge_score', weight), is_reversed.double(), (~is_reversed).double()]
     pair, columns = coalesce(pair.sort(dim=0).values, torch.stack(parts, dim=1), len(nodes), reduce='max')
     weight, score, backward, forward = columns.unbind(dim=1)

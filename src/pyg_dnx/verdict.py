@@ -36,7 +36,8 @@ def verdict_on(explanation: Explanation, certificate: Certificate | None, nodes:
     if certificate is None:
         return _from_explanation(explanation)
     index = certificate.index.detach().cpu()
-    rows = torch.isin(index, torch.tensor(nodes)).nonzero().view(-1) if nodes else torch.arange(index.numel())
+    is_meant = torch.isin(index, torch.tensor(nodes, device='cpu')) if nodes else torch.ones_like(index)
+    rows = is_meant.nonzero().view(-1)
     if rows.numel() == 0:
         raise ValueError(
             f"'certificate' must be of the explained nodes {nodes[:5]} (got one of {index[:5].tolist()}): pass "
@@ -64,7 +65,7 @@ def _from_explanation(explanation: Explanation) -> dict[str, Any]:
     agreement, bias_decides = known['surrogate_agreement'], known['bias_decides']
     if agreement is None or bias_decides is None:
         return _verdict(NONE, UNKNOWN, [])
-    numbers = _numbers(known, torch.arange(agreement.numel()))
+    numbers = _numbers(known, torch.arange(agreement.numel(), device='cpu'))
     if not bool(agreement.all()):
         code = MIXED if bool(agreement.any()) else NOT_EXPLAINED
         return _verdict(code, f'what stands for the model disagrees with it at {_count(~agreement)}.', numbers)

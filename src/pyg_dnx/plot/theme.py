@@ -126,7 +126,7 @@ def title_of(explanation: Any, nodes: Sequence[int] | None = None) -> str:
     r"""What is explained: the class of a node, where both are known; by default, the nodes of the explanation."""
     index, target, x = (explanation.get(name) for name in ('index', 'target', 'x'))
     if nodes is None and index is not None:
-        index = torch.as_tensor(index)
+        index = torch.as_tensor(index, device='cpu')
         nodes = (index.nonzero() if index.dtype == torch.bool else index).reshape(-1).tolist()
     if not nodes:
         return 'Explanation'
