@@ -1,5 +1,6 @@
 r"""Odd but good input works, and nothing outside the explanation changes."""
 
+import ast
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,7 @@ from models import ALGORITHMS, DEVICES, Bare, Mean, Teacher, adjacencies, connec
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import GATConv, GCNConv
 
+import pyg_dnx
 from pyg_dnx import FastDnX, SurrogateWarning, shared_cache
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
@@ -236,6 +238,21 @@ def test_default_device_is_not_used(kind, device, task, cache):
     assert {tensor.device.type for tensor in actual} == {device}
     # PyTorch takes indices on 'meta' without a word, and finds anything there.
     assert all(one.equal(other) for one, other in zip(actual, expected, strict=True))
+
+
+FACTORIES = [
+    *('arange', 'as_tensor', 'empty', 'eye', 'full', 'linspace', 'ones', 'rand', 'randint', 'randn', 'randperm'),
+    *('tensor', 'zeros'),
+]
+
+
+def test_every_new_tensor_names_its_device():
+    for path in Path(pyg_dnx.__file__).parent.rglob('*.py'):
+        if path.parent.name != 'datasets':  # which are made with the CPU as the default
+            calls = [node for node in ast.walk(ast.parse(path.read_text('utf-8'))) if isinstance(node, ast.Call)]
+            made = [call for call in calls if ast.unparse(call.func) in [f'torch.{name}' for name in FACTORIES]]
+            missing = [call.lineno for call in made if 'device' not in [keyword.arg for keyword in call.keywords]]
+            assert missing == [], path.name
 
 
 SCRIPT = textwrap.dedent("""
