@@ -1,6 +1,6 @@
 r"""What explanations cost: a table of ratios, each measured side by side in one run.
 
-    python examples/benchmark/run.py                      # all parts: about a quarter of an hour on two cores, 12 GB of memory
+    python examples/benchmark/run.py                      # all parts: 15 minutes on two cores, 12 GB of memory
     python examples/benchmark/run.py --quick              # the same on smaller graphs and with fewer repeats: minutes
     python examples/benchmark/run.py --parts calls kernels
 
