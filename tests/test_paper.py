@@ -280,6 +280,22 @@ def test_differences_are_between_the_same_teachers_and_nodes(tmp_path):
     assert tables['faithfulness, FastDnX']['rows'][0][:2] == ['slow', gap]
 
 
+def test_rivals_are_held_against_gnn_explainer(tmp_path):
+    records, rival = store.Store(tmp_path), 'GNNExplainer, node mask'
+    for graph_name, (name, shift) in product(('Cora', 'ba_house'), (('FastDnX', 0.0), (rival, 0.25), ('random', 0.5))):
+        for seed in (0, 1) if name != 'random' else (0,):
+            records.add(store.Job('rivals', graph_name, 'GCN', seed, name), record_of(seed, 30, shift))
+    tables = intervals.rivals_tables(records, ('FastDnX', rival, 'random', 'missing'))
+    assert [row[:2] for row in tables['rivals']['rows']] == [['FastDnX', 4], [rival, 4]]  # as many teachers
+    found = tables['rivals, unfaithfulness']
+    assert found['columns'] == [f'minus {rival}', 'characterization', 'unfaithfulness', 'ba_house', 'Cora']
+    assert [row[0] for row in found['rows']] == ['FastDnX', 'random']
+    for (_, _, *cells), gap in zip(found['rows'], (-0.25, 0.25), strict=True):
+        for cell in cells:  # over all graphs, and on each
+            assert cell == pytest.approx(dict.fromkeys(('value', 'low', 'high'), gap))
+    assert tables['rivals, characterization']['rows'][0][3:] != found['rows'][0][3:]
+
+
 def test_a_dead_model_is_started_anew(monkeypatch):
     started = []
 
@@ -311,7 +327,7 @@ def test_a_run_goes_on_where_it_stopped_and_becomes_a_page(tmp_path, monkeypatch
     monkeypatch.setattr(run, 'teacher', lambda kind, name, data, *_: teachers.build(kind, name, data).eval())
     command = ['run.py', '--quick', '--graphs', 'tree_cycles', '--models', 'GCN', 'SGC', '--out', str(tmp_path)]
     wanted = ['--explainers', '', 'FastDnX', 'ProbeDnX', 'Ã^L', 'default', '1e-05', '--parts']
-    parts = ['teachers', 'truth', 'faithfulness', 'probes', 'options', 'ridge', 'sanity', 'planted', 'times']
+    parts = ['teachers', 'truth', 'faithfulness', 'probes', 'rivals', 'options', 'ridge', 'sanity', 'planted', 'times']
     monkeypatch.setattr(sys, 'argv', [*command, *wanted, *parts])
     run.main()
     records = store.Store(tmp_path / 'quick').records
@@ -323,8 +339,9 @@ def test_a_run_goes_on_where_it_stopped_and_becomes_a_page(tmp_path, monkeypatch
     folders = ['--out', str(tmp_path / 'quick'), '--data', str(tmp_path), '--docs', str(tmp_path / 'docs')]
     monkeypatch.setattr(sys, 'argv', ['page.py', *folders])
     page.main()
-    beyond, text = ((tmp_path / 'docs' / f'{name}.md').read_text() for name in ('beyond', 'results'))
-    assert not re.search(r'\{[a-z]', beyond + text)  # every table and number is in its place
+    beyond, rivals, text = ((tmp_path / 'docs' / f'{name}.md').read_text() for name in ('beyond', 'rivals', 'results'))
+    assert not re.search(r'\{[a-z]', beyond + rivals + text)  # every table and number is in its place
+    assert re.search(r'\n\| ProbeDnX \| 1 \| \d\.\d+ \[', rivals)
     assert re.search(r'\n\| FastDnX \| -?0\.\d+ \[', beyond)  # ProbeDnX minus it
     truth = records[store.Job('truth', 'tree_cycles', 'GCN', 0, 'FastDnX')]
     assert f'| GCN | FastDnX | – | – | – | {100 * truth["accuracy"]:.1f} (87.3) |' in text.replace('**', '')

@@ -190,6 +190,17 @@ VARIANTS = {
 # Held against one another on more teachers.
 PROBED = ('FastDnX', 'FastDnX, target', 'FastDnX, masked', 'ProbeDnX', 'IG, logit', 'IG, probability', 'random', 'Ã^L')
 PROBED = (*PROBED, *VARIANTS)
+# Held against GNNExplainer on all graphs, with as many nodes as it can be asked about.
+RIVALS = (
+    'FastDnX',
+    'FastDnX, target',
+    'FastDnX, masked',
+    'ProbeDnX',
+    'GNNExplainer, node mask',
+    'IG, logit',
+    'random',
+    'Ã^L',
+)
 EDGE_EXPLAINERS = {
     'FastDnX, geometric': distilled_edges(FastDnX, edge_score='geometric'),
     'FastDnX, flow': distilled_edges(FastDnX, edge_score='flow'),

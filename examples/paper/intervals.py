@@ -131,31 +131,56 @@ TOLD = ('characterization', 'unfaithfulness')
 def probes_tables(store, explainers):
     r"""Methods beyond the paper: means over all teachers, paired differences, and these for each teacher."""
     graphs = [graph for graph in GRAPHS if store.select('probes', graph=graph)]
-    overall = []
-    for name in explainers:
-        every = [Faithfulness(r, shares=FEW) for g in graphs if (r := store.select('probes', graph=g, explainer=name))]
-        if every:
-            means = (np.mean([one.of(key) for one in every], axis=0) for key in TOLD)
-            overall.append([name, sum(len(one.jobs) for one in every), *map(with_interval, means)])
-    most = max((row[1] for row in overall), default=0)
-    overall = [row for row in overall if row[1] == most]  # means over other teachers would not compare
+
+    def gaps_of(name):
+        return gaps(store, 'probes', graphs, [(other, name, other) for other in explainers], f'{name} minus', FEW)
+
     return {
-        'probes': {'columns': ['explainer', 'teachers', *TOLD], 'rows': overall},
-        **{f'probes, {name}': gaps(store, graphs, name, explainers) for name in ('ProbeDnX', 'FastDnX, masked')},
+        'probes': means(store, 'probes', graphs, explainers, FEW),
+        **{f'probes, {name}': gaps_of(name) for name in ('ProbeDnX', 'FastDnX, masked')},
         'probes, by teacher': by_teacher(store, graphs),
     }
 
 
-def gaps(store, graphs, name, others):
-    r"""Paired differences in characterization, on all graphs and by graph, and in unfaithfulness on all."""
+def rivals_tables(store, explainers, rival='GNNExplainer, node mask'):
+    r"""Means over all teachers, and what each explainer is ahead of GNNExplainer by, in either measure."""
+    graphs = [graph for graph in GRAPHS if store.select('rivals', graph=graph)]
+    pairs = [(name, name, rival) for name in explainers]
+    return {
+        'rivals': means(store, 'rivals', graphs, explainers, SHARES),
+        **{
+            f'rivals, {key}': gaps(store, 'rivals', graphs, pairs, f'minus {rival}', SHARES, key)
+            for key in ('characterization', 'unfaithfulness')
+        },
+    }
+
+
+def means(store, part, graphs, explainers, shares):
+    r"""The means over all graphs of the explainers that were run for the most teachers; others would not compare."""
     rows = []
-    for other in others:
-        pairs = {g: pair for g in graphs if (pair := matched(store, 'probes', g, name, other, FEW))}
-        if pairs and other != name:
-            found = {g: [a.of(key) - b.of(key) for key in KEYS] for g, (a, b) in pairs.items()}
-            mean = [with_interval(np.mean([gap[KEYS.index(key)] for gap in found.values()], axis=0)) for key in TOLD]
-            rows.append([other, *mean, *(with_interval(found[g][0]) if g in found else None for g in graphs)])
-    return {'columns': [f'{name} minus', *TOLD, *graphs], 'rows': rows}
+    for name in explainers:
+        every = [Faithfulness(r, shares=shares) for g in graphs if (r := store.select(part, graph=g, explainer=name))]
+        if every:
+            found = (np.mean([one.of(key) for one in every], axis=0) for key in TOLD)
+            rows.append([name, sum(len(one.jobs) for one in every), *map(with_interval, found)])
+    most = max((row[1] for row in rows), default=0)
+    return {'columns': ['explainer', 'teachers', *TOLD], 'rows': [row for row in rows if row[1] == most]}
+
+
+def gaps(store, part, graphs, comparisons, heading, shares, by_graph='characterization'):
+    r"""Paired differences: in what is told, over all graphs; and in one measure, by graph.
+
+    A comparison has a label, and the two explainers whose difference is taken.
+    """
+    rows = []
+    for label, one, other in comparisons:
+        pairs = {g: pair for g in graphs if (pair := matched(store, part, g, one, other, shares))}
+        if pairs and one != other:
+            found = {g: {key: a.of(key) - b.of(key) for key in TOLD} for g, (a, b) in pairs.items()}
+            mean = [with_interval(np.mean([gap[key] for gap in found.values()], axis=0)) for key in TOLD]
+            cells = (with_interval(found[g][by_graph]) if g in found else None for g in graphs)
+            rows.append([label, *mean, *cells])
+    return {'columns': [heading, *TOLD, *graphs], 'rows': rows}
 
 
 def by_teacher(store, graphs):

@@ -1,4 +1,4 @@
-r"""Writes what `run.py` measured as tables and pictures: docs/results.md, docs/beyond.md, their JSON and docs/images.
+r"""Writes what `run.py` measured as tables and pictures: docs/results.md, beyond.md, rivals.md, their JSON and images.
 
 A page is written if there is something to say on it.
 
@@ -18,7 +18,7 @@ import pictures
 import summary
 import torch
 import torch_geometric
-from explainers import EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED
+from explainers import EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, RIVALS
 from run import applies
 from sanity import CHECKED
 from store import Store
@@ -104,13 +104,13 @@ def markdown(table):
     return '\n'.join('| ' + ' | '.join(summary.TITLES.get(word, word) for word in line) + ' |' for line in lines)
 
 
-def made(store):
+def made(records):
     r"""On what, with what, from which seeds and when."""
     packages = {'torch': torch, 'torch_geometric': torch_geometric, 'pyg_dnx': pyg_dnx}
     return {
         'machine': f'{platform.machine()}, {os.cpu_count()} cores, no GPU',
         'versions': ', '.join(f'{name} {module.__version__}' for name, module in packages.items()),
-        'seeds': ', '.join(map(str, sorted({job.seed for job in store.records}))),
+        'seeds': ', '.join(map(str, sorted({job.seed for job in records}))),
         'date': time.strftime('%Y-%m-%d'),
     }
 
@@ -125,13 +125,15 @@ def main():
     os.makedirs(images, exist_ok=True)
     store = Store(args.out)
     store.records = {job: record for job, record in store.records.items() if applies(job)}
-    beyond, paper_parts = ({j: r for j, r in store.records.items() if (j.part == 'probes') == side} for side in (1, 0))
-    if beyond:
-        store.records = beyond
-        write('beyond', {'made': made(store), 'tables': intervals.probes_tables(store, PROBED)}, args.docs)
-    if paper_parts:
-        store.records = paper_parts
-        found = {'made': made(store), 'tables': tables(store), 'curves': intervals.curves(store, EXPLAINERS)}
+    pages = {
+        'probes': ('beyond', intervals.probes_tables, PROBED),
+        'rivals': ('rivals', intervals.rivals_tables, RIVALS),
+    }
+    for part, (name, to_tables, explainers) in pages.items():
+        if records := store.select(part):
+            write(name, {'made': made(records), 'tables': to_tables(store, explainers)}, args.docs)
+    if records := {job for job in store.records if job.part not in pages}:
+        found = {'made': made(records), 'tables': tables(store), 'curves': intervals.curves(store, EXPLAINERS)}
         found['bars'] = summary.bars(found['tables'])
         write('results', found, args.docs)
         pictures.draw_curves(found['curves'], osp.join(images, 'fidelity.png'))

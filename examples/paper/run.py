@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import measures
 from distillation import measure_distillation, measure_epochs
-from explainers import EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, UNTAUGHT
+from explainers import EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, RIVALS, UNTAUGHT
 from options import OPTIONS, RIDGES, measure_option, measure_ridge
 from sanity import CHECKED, PLANTED, measure_planted, measure_sanity
 from store import Job, Store
@@ -43,7 +43,13 @@ SLOW = {  # how many nodes are explained, with how many teachers of a kind
     'IG, margin': (60, 3),
     'Saliency': (100, 3),
 }
-NODES = {'faithfulness': 60, 'probes': 100, 'options': 40, 'sanity': 30}  # at most; else all that have a ground truth
+NODES = {
+    'faithfulness': 60,
+    'probes': 100,
+    'rivals': 30,
+    'options': 40,
+    'sanity': 30,
+}  # at most; else all that have a ground truth
 
 
 class Part(NamedTuple):
@@ -64,6 +70,7 @@ PARTS = {
     'epochs': Part(PAPER_MODELS, ('DnX, published',), measure_epochs),
     'faithfulness': Part(MODELS, tuple(EXPLAINERS), measures.measure_faithfulness),
     'probes': Part((*MODELS, 'SAGE'), PROBED, measures.measure_faithfulness),
+    'rivals': Part(MODELS, RIVALS, measures.measure_faithfulness),
     'options': Part(MODELS, tuple(OPTIONS), measure_option),
     'ridge': Part(MODELS, tuple(f'{ridge:g}' for ridge in RIDGES), measure_ridge),
     'sanity': Part(MODELS, CHECKED, measure_sanity),
