@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = {
     'adjacency': 'adjacency propagation batch mkl',
     'attribution': 'attribution algorithm batch',
-    'cache': 'cache_state cache_sharing cache checks',
+    'cache': 'cache_state cache_sharing cache checks checks_options',
     'distillation': 'distillation masked_distillation teacher teacher_outputs',
     'lbfgs': 'lbfgs solvers',
     'propagation': 'propagation adjacency batch mkl',

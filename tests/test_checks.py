@@ -1,92 +1,17 @@
 r"""Bad input gets a sentence that names it, and leaves everything as it was."""
 
 import copy
-import re
 
-import numpy as np
 import pytest
 import torch
+from checks_case import EDGES, INF, NAN, X, poke, refused
 from models import ALGORITHMS, TASKS, Masked, Probes, Teacher, adjacencies, connected, explainer, graph
 from torch_geometric.explain import Explainer
 
-from pyg_dnx import DnX, FastDnX, ProbeDnX, Surrogate, SurrogateCache, probe_masks, shared_cache
+from pyg_dnx import DnX, FastDnX, Surrogate, shared_cache
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
-NAN, INF = torch.nan, torch.inf
-ERRORS = (ValueError, TypeError, IndexError)
-
-OPTIONS = [  # the argument, a bad value, and what the error says besides the argument
-    ('num_hops', -1, 'got -1'),
-    ('num_hops', 1.5, 'got 1.5'),
-    ('num_hops', True, 'got True'),
-    ('num_hops', 'all', "got 'all'"),
-    ('ridge', 0, 'got 0'),
-    ('ridge', -1e-3, 'got -0.001'),
-    ('ridge', NAN, 'got nan'),
-    ('ridge', 'auto', "got 'auto'"),
-    ('score', 'best', "'projection', 'target' (got 'best')"),
-    ('score', ['target'], "got ['target']"),
-    ('contrast', -1, 'got -1'),
-    ('contrast', 'second', "got 'second'"),
-    ('contrast', 1.0, 'got 1.0'),
-    ('edge_score', 'mean', "'flow' (got 'mean')"),
-    ('mask', 'softmax', "'minmax' (got 'softmax')"),
-    ('cache', True, 'got True'),
-    ('cache', {}, 'got {}'),
-    ('max_memory', 0, 'got 0'),
-    ('max_memory', -(2**30), 'got -1073741824'),
-    ('max_memory', 1e9, 'got 1000000000.0'),
-    ('max_memory', '1GB', "got '1GB'"),
-    ('max_memory', True, 'got True'),
-    ('distillation', 'mask', "'paper', 'masked' (got 'mask')"),
-    ('distillation', None, 'got None'),
-    ('distillation', ['masked'], "got ['masked']"),
-    ('num_masks', 0, 'must be at least 1 (got 0): pass a whole number from 1 on'),
-    ('num_masks', -2, 'got -2'),
-    ('num_masks', 8.0, 'must be an int (got 8.0): pass a whole number from 1 on'),
-    ('num_masks', True, 'got True'),
-]
-OPTIONS_OF_DNX = [
-    ('epsilon', 0.0, 'got 0.0'),
-    ('epsilon', INF, 'got inf'),
-    ('epsilon', None, 'got None'),
-    ('prior', 'degree', "got 'degree'"),
-    ('solver', 'sgd', "got 'sgd'"),
-    ('epochs', 0, 'got 0'),
-    ('epochs', 10.0, 'got 10.0'),
-    ('lr', -0.1, 'got -0.1'),
-]
-OPTIONS_OF_PROBEDNX = [
-    ('num_probes', -1, 'must be at least 0 (got -1): pass a whole number from 0 on'),
-    ('num_probes', 12.0, 'must be an int (got 12.0)'),
-    ('num_probes', '128', "got '128'"),
-    ('num_probes', None, 'got None'),
-    ('num_probes', True, 'got True'),
-    ('answer', 'logits', "must be one of 'probability', 'logit' (got 'logits'): choose one of them"),
-    ('answer', None, 'got None'),
-]
-
-
-@pytest.mark.parametrize(('name', 'value', 'text'), OPTIONS + OPTIONS_OF_DNX + OPTIONS_OF_PROBEDNX)
-def test_options(name, value, text):
-    option, kinds = (name, value, text), (FastDnX, DnX)
-    if option not in OPTIONS:
-        kinds = (DnX,) if option in OPTIONS_OF_DNX else (ProbeDnX,)
-    elif name != 'score':
-        kinds = (FastDnX, DnX, ProbeDnX)
-    for kind in kinds:
-        refused(lambda kind=kind: kind(**{name: value}), text)
-        refused(lambda kind=kind: kind(**{name: value}), f"'{name}'")
-
-
-def poke(tensor, value):
-    tensor = tensor.clone()
-    tensor.view(-1)[1] = value
-    return tensor
-
-
-X, EDGES = graph()
 WEIGHT = torch.ones(EDGES.size(1))
 MATRIX = adjacencies(*graph('undirected')[1:], torch.ones(12), 8)
 
@@ -180,36 +105,6 @@ OUTPUTS = [
 ]
 
 
-GOOD = torch.zeros(8, 8, 3)  # under the first two masks and six more
-PROBE_OUTPUTS = [
-    (GOOD.tolist(), "'probe_outputs' must be a tensor or a NumPy array (got list): stack what the model returns"),
-    (Teacher(), '(got Teacher)'),
-    (GOOD[:7], "'probe_outputs' must have shape [8, 8] or [8, 8, C], what the model returns under each of"),
-    (GOOD[:7], '(got [7, 8, 3]): ask it under all of them'),
-    (GOOD[:, :5], '(got [8, 5, 3])'),
-    (GOOD[0, 0], '(got [3])'),
-    (GOOD[None], '(got [1, 8, 8, 3])'),
-    (GOOD[:, :, :0], '(got [8, 8, 0])'),
-    (GOOD[:0], '(got [0, 8, 3])'),
-    (GOOD.cfloat(), "'probe_outputs' must hold real numbers, densely (got torch.complex64): convert them"),
-    (GOOD.numpy().astype('complex128'), "'probe_outputs' must hold real numbers, densely (got complex128)"),
-    (GOOD.to_sparse(), "'probe_outputs' must hold real numbers, densely"),
-    (np.array([[['a'] * 3] * 8] * 8), "'probe_outputs' must hold real numbers, densely"),
-    (poke(GOOD, NAN), 'must return finite outputs (got NaN or infinity at 1 of 8 nodes)'),
-    (poke(GOOD.flip(0), NAN).flip(0), 'must return finite outputs (got NaN or infinity at 1 of 8 nodes)'),
-]
-
-
-def refused(call, text):
-    r"""Checks that ``call`` is refused with ``text``, twice: a failed attempt does not count as a success."""
-    for _ in range(2):
-        with pytest.raises(ERRORS) as caught:
-            call()
-        assert text in str(caught.value)
-        said = re.fullmatch(r".*'\w+'.+\(got.+\)(: .+)", str(caught.value), re.DOTALL)  # name, rule, value and remedy
-        assert said or 'is not yet connected' in text, str(caught.value)
-
-
 @pytest.fixture(params=ALGORITHMS)
 def kind(request):
     return request.param
@@ -273,37 +168,6 @@ def test_outputs(kind, task, outputs, text):
     assert algorithm.distill(Teacher(task=task), X, EDGES).num_hops == 2
 
 
-@pytest.mark.parametrize(('outputs', 'text'), PROBE_OUTPUTS)
-@pytest.mark.parametrize('known', [Teacher().eval(), None])
-def test_probe_outputs(outputs, text, known):
-    for algorithm in (Probes(), Probes(max_memory=1), FastDnX(distillation='masked', num_masks=6)):
-        explain = connected(algorithm).explain_nodes
-        refused(lambda explain=explain: explain(known, X, EDGES, probe_outputs=outputs), text)
-        assert explain(known, X, EDGES, probe_outputs=GOOD).scores.values().isfinite().all()
-
-
-@pytest.mark.parametrize('columns', [1, 2, 4])
-def test_probe_outputs_are_of_the_model_of_the_teacher_outputs(columns):
-    given = {'teacher_outputs': torch.zeros(8, 3), 'probe_outputs': torch.zeros(8, 8, columns)}
-    text = f"'probe_outputs' must have the shape of 'teacher_outputs', [8, 3], under each mask (got [8, {columns}]): "
-    for algorithm in (Probes(), Probes(max_memory=1), FastDnX(distillation='masked', num_masks=6)):
-        refused(lambda algorithm=algorithm: connected(algorithm).distill(None, X, EDGES, **given), text)
-
-
-def test_probe_outputs_begin_with_the_teacher_outputs():
-    outputs = torch.randn(8, 8, 3, generator=torch.Generator().manual_seed(0))
-    for known in (outputs[0].flip(0), outputs[0].flip(0).numpy()):
-        given = {'teacher_outputs': known, 'probe_outputs': outputs}
-        refused(lambda given=given: connected(Probes()).distill(None, X, EDGES, **given), "must begin with 'teacher_")
-    given = {'teacher_outputs': outputs[0].numpy() * (1 + 1e-5), 'probe_outputs': outputs}
-    for device in (None, 'meta'):  # which is not used
-        torch.set_default_device(device)
-        try:
-            assert connected(Probes(cache=None)).distill(None, X, EDGES, **given).num_hops >= 0
-        finally:
-            torch.set_default_device(None)
-
-
 class Dividing(Teacher):
     r"""A model that can't take blank features."""
 
@@ -319,15 +183,6 @@ def test_models_that_cannot_take_blank_features(kind):
         refused(lambda: explain(X, EDGES, index=0), "use FastDnX with distillation 'paper'")
     else:
         assert explain(X, EDGES, index=0).node_score.isfinite().all()
-
-
-@pytest.mark.parametrize('bad', [-1, 1.5, True, None, '3'])
-def test_probe_masks(bad):
-    for name, least, call in [
-        ('num_nodes', 1, lambda: probe_masks(bad)),
-        ('num_probes', 0, lambda: probe_masks(3, bad)),
-    ]:
-        refused(call, f"'{name}' must be {f'at least {least}' if bad == -1 else 'an int'} (got {bad!r}): pass a whole")
 
 
 def test_a_target_outside_the_explained_nodes_may_be_unknown(kind):
@@ -394,12 +249,6 @@ def test_load(tmp_path, content):
     surrogate = connected(FastDnX()).distill(Teacher(), X, EDGES)
     surrogate.save(path)
     assert Surrogate.load(path).weight.equal(surrogate.weight)
-
-
-@pytest.mark.parametrize('size', [0, -3, True, 1.5, '2', None])
-def test_cache_size(size):
-    for text in ("'max_size'", f'got {size!r}'):
-        refused(lambda: SurrogateCache(max_size=size), text)
 
 
 @pytest.mark.parametrize('x', [X[:, :2], X[0], X.tolist()])

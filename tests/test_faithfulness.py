@@ -1,69 +1,26 @@
-r"""What the model itself answers under explanations: as PyG measures it, by hand, and many at once as each alone."""
+r"""What the model itself answers under explanations: as PyG measures it, and by hand."""
 
 import copy
 import itertools
 import math
 from contextlib import nullcontext
-from functools import cache
 from itertools import product
 
 import pytest
 import torch
-from models import CONVS, TASKS, Mean, Teacher, adjacencies, evaluations, explainer, graph
+from faithfulness_case import FIELDS, MASKS, NODES, N, assert_checks_each, edges, explained, inputs
+from models import CONVS, Teacher, evaluations, graph
 from torch.nn import BatchNorm1d, Dropout
-from torch_geometric.explain import GNNExplainer
 from torch_geometric.explain.metric import fidelity, unfaithfulness
-from torch_geometric.nn import DirGNNConv, GCNConv, LayerNorm, MessagePassing, SAGEConv, SGConv
+from torch_geometric.nn import MessagePassing, SAGEConv
 
-from pyg_dnx import FastDnX, check, faithfulness, shared_cache
+from pyg_dnx import check, shared_cache
 from pyg_dnx.faithfulness import graph_unfaithfulness
 from pyg_dnx.teacher import masked_query
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
-ALGORITHMS = {'FastDnX': FastDnX, 'GNNExplainer': lambda: GNNExplainer(epochs=2)}
-MASKS = [pair for pair in product(['object', 'attributes', 'common_attributes', None], ['object', None]) if any(pair)]
-FIELDS = ['index', 'fidelity_plus', 'fidelity_minus', 'unfaithfulness', 'gef']
 CLASSES = ['multiclass raw', 'binary raw [N, 1]', 'multiclass probs', 'multiclass log_probs']
-N, NODES = 18, [9, 3, 17, 15]
-CHUNK = 3  # evaluations: one to see that the model looks no farther, and two under masks
-TOGETHER = CHUNK + 1  # one more, to see once that it does not under a mask either
-edges = pytest.mark.parametrize('edge', ['object', None])
-
-
-@cache
-def inputs(conv='gcn'):
-    r"""A graph that no neighbourhood covers, with loops, duplicates, edges of one direction and an isolated node."""
-    generator = torch.Generator().manual_seed(4)
-    path = torch.stack([torch.arange(16), torch.arange(1, 17)])
-    more = torch.tensor([[2, 2, 7, 7, 12, 4], [2, 9, 8, 8, 12, 15]])
-    edge_index = torch.cat([path, path[:, 5:].flip(0), more], dim=1)
-    kwargs = {'edge_weight': torch.rand(edge_index.size(1), generator=generator)} if conv == 'weighted' else {}
-    return 3 * torch.randn(N, 3, generator=generator), edge_index, kwargs
-
-
-def explained(model, given=None, nodes=NODES, task='multiclass raw', kind='model', algorithm='FastDnX', **options):
-    r"""An explainer of the model, and its explanations of ``nodes``, one by one."""
-    x, edge_index, kwargs = inputs() if given is None else given
-    explain = explainer(model, ALGORITHMS[algorithm](), task, kind, **options)
-    target = torch.arange(x.size(0)) % (2 if task.startswith('binary') else 3) if kind == 'phenomenon' else None
-    return explain, [explain(x, edge_index, target=target, index=node, **kwargs) for node in nodes]
-
-
-def assert_same(found, parts):
-    r"""Holds one check against several that say the same."""
-    for name in FIELDS:
-        expected = [getattr(part, name) for part in parts]
-        if expected[0] is None:
-            assert getattr(found, name) is None
-        else:
-            torch.testing.assert_close(getattr(found, name), torch.cat(expected), rtol=1e-4, atol=1e-6)
-
-
-def assert_checks_each(explain, explanations, num_evaluations=TOGETHER, **options):
-    with evaluations(explain.model, num_evaluations):
-        found = check(explain, explanations, **options)
-    assert_same(found, [check(explain, explanation) for explanation in explanations])
 
 
 @pytest.mark.parametrize('kind', ['model', 'phenomenon'])
@@ -155,148 +112,6 @@ def test_regression(task):
     assert found.fidelity_plus is found.fidelity_minus is found.gef is None
     assert_checks_each(explain, explanations)
     assert str(found) == f'explained nodes    4\nunfaithfulness     {float(found.unfaithfulness.mean()):.3f}'
-
-
-@pytest.mark.parametrize('conv', CONVS)
-def test_many_are_checked_as_each_alone(conv):
-    model = Teacher(conv).eval()
-    for node, edge in MASKS:
-        assert_checks_each(*explained(model, inputs(conv), node=node, edge=edge))
-
-
-@pytest.mark.parametrize(('kind', 'num_evaluations'), [('model', TOGETHER), ('phenomenon', 1 + TOGETHER)])
-@pytest.mark.parametrize('task', [task for task in TASKS if not task.startswith('regression')])
-def test_many_of_every_task(task, kind, num_evaluations):
-    assert_checks_each(*explained(Teacher(task=task).eval(), None, [3, 0, 17, 3, 9], task, kind), num_evaluations)
-
-
-@edges
-@pytest.mark.parametrize('kind', ['model', 'phenomenon'])
-def test_every_kind_of_collection(kind, edge):
-    model, (x, edge_index, _) = Teacher().eval(), inputs()
-    explain, explanations = explained(model, (x, edge_index, {}), kind=kind, edge=edge)
-    alone = [check(explain, explanation) for explanation in explanations]
-    target = None if kind == 'model' else explanations[0].target
-    many = explain.algorithm.explain_nodes(model, x, edge_index, index=NODES, target=target)
-    for collection in (many, iter(many), tuple(many)):
-        with evaluations(model, 1 + TOGETHER):  # none of these holds the model's prediction
-            found = check(explain, collection)
-        assert_same(found, alone)
-
-
-def test_several_graphs_and_several_nodes_in_any_order():
-    model, (x, edge_index, kwargs), heavy = Teacher('weighted').eval(), inputs('weighted'), torch.linspace(0, 9, 33)
-    explain, ours = explained(model, (x, edge_index, kwargs), [0, 1, torch.tensor([5, 1]), 2, 8])
-    _, others = explained(model, (*graph(), {}), [7, 1, None, 0])
-    _, larger = explained(model, (2 * x, edge_index, kwargs), [6, 8])
-    _, heavier = explained(model, (x, edge_index, {'edge_weight': heavy}), [8])
-    _, turned = explained(model, (x, edge_index.flip(0), {'edge_weight': heavy}), [8])
-    mixed = [ours[0], *others[:2], *ours[1:4], others[2], others[3], *larger, ours[4], *heavier, *turned]
-    assert check(explain, mixed).index.tolist() == [0, 7, 1, 1, 5, 1, 2, *range(8), 0, 6, 8, 8, 8, 8]
-    assert_checks_each(explain, mixed, 9 * CHUNK + 8 + 2 * 2)  # chunks, graphs, and explanations of several nodes
-    assert check(explain, mixed).unfaithfulness[-4:].unique().numel() == 4
-
-
-class Attributed(Teacher):
-    def forward(self, x, edge_index, edge_attr, position, scale, offset):
-        x = x + position.index_add(0, edge_index[1], edge_attr)
-        return scale * super().forward(x, edge_index) + offset
-
-
-def test_further_arguments():
-    x, edge_index, _ = inputs()
-    edge_attr = torch.arange(3.0 * edge_index.size(1)).view(-1, 3).cos()
-    kwargs = {'edge_attr': edge_attr, 'position': 2 * x.sin(), 'scale': 2.0, 'offset': torch.tensor([0.5, 0.0, -0.5])}
-    assert_checks_each(*explained(Attributed().eval(), (x, edge_index, kwargs), edge='object'))
-
-
-class Changed(Teacher):
-    def __init__(self, conv1=None, act=None, flow='source_to_target'):
-        super().__init__()
-        self.conv1, self.act = conv1() if conv1 else self.conv1, act or self.act
-        self.conv1.flow = self.conv2.flow = flow
-
-
-class Global(Teacher):
-    share = 1.0
-
-    def forward(self, x, edge_index):
-        return super().forward(x, edge_index) + self.share * x.mean(dim=0)
-
-
-class Embedded(Teacher):  # fails on any other graph
-    def forward(self, x, edge_index):
-        return super().forward(x + inputs()[0].sin(), edge_index)
-
-
-class Twice(Teacher):  # looks a hop farther than its layers tell
-    def forward(self, x, edge_index):
-        return super().forward(self.conv1(x, edge_index)[:, :3], edge_index)
-
-
-class Sums(torch.nn.Module):  # looks four hops far
-    def forward(self, x, edge_index):
-        for _ in range(4):
-            x = x.index_add(0, edge_index[1], x[edge_index[0]]) / 4
-        return x
-
-
-NOTICED, SINGLY = 1 + 2 * len(NODES), 2 * len(NODES)
-REACHES = [  # how far the model looks, what it is told, and how its explanations are checked
-    ('global mean', Global, None, NOTICED),
-    ('global mean, hardly', type('Rounded', (Global,), {'share': 1e-7}), None, TOGETHER),
-    ('embedding', Embedded, None, SINGLY),
-    ('layer norm', lambda: Changed(act=LayerNorm(4)), None, NOTICED),
-    ('batch norm', lambda: Changed(act=BatchNorm1d(4, track_running_stats=False)), None, NOTICED),
-    ('both directions', lambda: Changed(lambda: DirGNNConv(GCNConv(3, 4))), None, NOTICED),
-    ('against the edges', lambda: Changed(flow='target_to_source'), None, TOGETHER),
-    ('a layer twice', Twice, None, NOTICED),
-    ('a layer twice', Twice, 3, TOGETHER),
-    ('too few hops', Teacher, 1, NOTICED),
-    ('more hops than needed', Teacher, 50, TOGETHER),
-    ('no PyG layer', Sums, None, SINGLY),
-    ('no PyG layer', Sums, 2, NOTICED),
-    ('no PyG layer', Sums, 4, TOGETHER),
-]
-
-
-@pytest.mark.parametrize(('name', 'create', 'num_hops', 'num_evaluations'), REACHES)
-def test_how_far_a_model_looks(name, create, num_hops, num_evaluations):
-    assert_checks_each(*explained(create().eval(), edge='object'), num_evaluations, num_hops=num_hops)
-
-
-@pytest.mark.parametrize(
-    ('create', 'limit', 'num_evaluations'),
-    [(Teacher, 1, 4 * CHUNK + 1), (Teacher, 150, 2 * CHUNK + 1), (Teacher, 2**24, TOGETHER), (Global, 1, NOTICED)],
-)
-def test_chunks_change_nothing(create, limit, num_evaluations, monkeypatch, capsys):
-    monkeypatch.setattr(faithfulness, 'MAX_FEATURES_AT_A_TIME', limit)
-    progress = {1: True, 150: None, 2**24: False}[limit]
-    assert_checks_each(*explained(create().eval(), edge='object'), num_evaluations, progress=progress)
-    assert ('4/4' in capsys.readouterr().err) == (progress is True)
-
-
-@pytest.mark.parametrize('name', ['coo', 'csr', 'csc', 'SparseTensor'])
-def test_matrices(name):
-    x, edge_index = graph('undirected')
-    matrix = adjacencies(edge_index, torch.linspace(0.5, 2.0, edge_index.size(1)), 8).get(name)
-    if matrix is None:
-        pytest.skip('torch_sparse is not installed')
-    model = Teacher() if name == 'SparseTensor' else Mean()
-    explain, explanations = explained(model.eval(), (x, matrix, {}), [0, 3, 7])
-    assert_checks_each(explain, explanations, 6)
-    for explanation in explanations:
-        found = check(explain, explanation)
-        assert (float(found.fidelity_plus), float(found.fidelity_minus)) == fidelity(explain, explanation)
-
-
-def test_layers_that_keep_what_they_computed():
-    plain = Changed(lambda: SGConv(3, 4)).eval()
-    cached = copy.deepcopy(plain)
-    cached.conv1.cached = cached.conv2.cached = True
-    (_, expected), (explain, explanations) = explained(plain, edge='object'), explained(cached, edge='object')
-    assert_checks_each(explain, explanations)
-    assert_same(check(explain, explanations), [check(explainer(plain, FastDnX()), expected)])
 
 
 @pytest.mark.parametrize('conv', CONVS)

@@ -1,7 +1,7 @@
 import pytest
 import torch
+from faithfulness_case import FIELDS, NODES, Global, assert_same, explained, inputs
 from models import Teacher, explainer, graph
-from test_faithfulness import FIELDS, NODES, Global, assert_same, explained, inputs
 from torch.nn import BatchNorm1d
 from torch_geometric.explain import GNNExplainer
 from torch_geometric.nn import LayerNorm

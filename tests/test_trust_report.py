@@ -1,37 +1,20 @@
-r"""A report on trust, against plain Python, PyG's metrics and values known by hand."""
+r"""A report on trust: its tables, in plain Python and by hand, what it asks of the model, and what it refuses."""
 
-import importlib
-import json
 import math
 import statistics
-import sys
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 import torch
-from helpers import Graph, example_graphs
-from models import Bare, Mean, Teacher, adjacencies, evaluations, explainer, graph
+from certificate_case import softmax, spread
+from helpers import example_graphs
+from models import Mean, Teacher, adjacencies, evaluations, explainer, graph
 from torch_geometric.explain import DummyExplainer
-from torch_geometric.explain.metric import fidelity
+from trust_report_case import module, settings
 
-from pyg_dnx import DnX, FastDnX, TrustReport, certify, trust_report
-from pyg_dnx.certificate import VERDICTS
+from pyg_dnx import DnX, FastDnX, trust_report
 
-module = importlib.import_module('pyg_dnx.trust_report')
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
-IN_DEGREES = [1, 2, 3, 4, 7, 8, 15, 16, 63, 64, 71]  # of the first nodes of a graph of 72; the rest have none
-
-
-class Sharp(torch.nn.Module):
-    r"""A teacher that is sure of some nodes."""
-
-    def __init__(self, task='multiclass raw'):
-        super().__init__()
-        self.teacher = Teacher('weighted', task)
-
-    def forward(self, x, edge_index, edge_weight=None):
-        return 8.0 * self.teacher(x, edge_index, edge_weight)
 
 
 class Table(torch.nn.Module):
@@ -43,14 +26,6 @@ class Table(torch.nn.Module):
 
     def forward(self, x, edge_index):
         return self.outputs
-
-
-def graph_of_many_degrees():
-    edges = [(j, i) for i, degree in enumerate(IN_DEGREES) for j in [*range(i), *range(i + 1, 72)][:degree]]
-    edges += [(0, 20), (0, 20), (3, 3), (30, 30), (30, 30)]  # two parallel edges count, self-loops don't
-    generator = torch.Generator().manual_seed(0)
-    edge_weight = torch.rand(len(edges), generator=generator) + 0.5
-    return Graph(torch.randn(72, 3, generator=generator), torch.tensor(edges).T, edge_weight)
 
 
 def degree_name(degree):
@@ -68,15 +43,6 @@ def confidence_name(confidence):
     )
 
 
-def softmax(values):
-    powers = [math.exp(value) for value in values]
-    return [power / sum(powers) for power in powers]
-
-
-def spread(outputs):
-    return math.sqrt(sum(statistics.pvariance(column) for column in zip(*outputs, strict=True)))
-
-
 def compare_groups(found, names, agrees, errors):
     r"""Holds groups against the group, the agreement and the error of each node."""
     assert sum(group.num_nodes for group in found) == len(names)
@@ -86,17 +52,6 @@ def compare_groups(found, names, agrees, errors):
         assert group.num_nodes == len(members)
         assert group.agreement == pytest.approx(statistics.mean(agrees[i] for i in members))
         assert group.distillation_error == pytest.approx(statistics.mean(errors[i] for i in members), abs=1e-5)
-
-
-def settings(task='multiclass raw', algorithm=None, model=None, **options):
-    r"""An explainer, the arguments of its model, and what the model and the surrogate answer, as lists."""
-    x, edge_index, edge_weight = graph_of_many_degrees()
-    explain = explainer(model or Sharp(task).eval(), algorithm or FastDnX(), task, **options)
-    arguments = {'x': x, 'edge_index': edge_index, 'edge_weight': edge_weight}
-    with torch.no_grad():
-        outputs = explain.model(**arguments).double().view(72, -1).tolist()
-    surrogate = explain.algorithm.distill(explain.model, **arguments)
-    return explain, arguments, outputs, surrogate(x, edge_index, edge_weight).double().tolist()
 
 
 def in_degree_names(edges, num_nodes):
@@ -178,89 +133,6 @@ def test_in_degrees_count_messages_that_come_in(name):
     model = Teacher()
     model.conv1.flow = model.conv2.flow = 'target_to_source'
     assert sizes(model, edge_index) == Counter(in_degree_names([link[::-1] for link in links], 8))
-
-
-TASKS = {
-    'FastDnX': (FastDnX(), 'multiclass raw', {}),
-    'DnX, both masks': (DnX(num_hops=1), 'multiclass raw', {'edge': 'object'}),
-    'FastDnX, 0 hops': (FastDnX(num_hops=0, doubt=0.5), 'multiclass raw', {'node': 'attributes'}),
-    'FastDnX, phenomenon': (FastDnX(), 'multiclass raw', {'explanation_type': 'phenomenon'}),
-    'FastDnX, regression': (FastDnX(num_hops=0), 'regression [N, 2]', {}),
-    'DnX, regression': (DnX(doubt=0.5), 'regression [N, 2]', {'node': None, 'edge': 'object'}),
-}
-
-
-def report_on(name, num_checks=100):
-    r"""An explainer, how it is called, and the report."""
-    algorithm, task, options = TASKS[name]
-    x, edge_index, edge_weight = example_graphs()['weighted']
-    x = x + 2.0 if 'regression' in task else x  # so that masks change outputs by more than these are spread
-    explain = explainer(Sharp(task).eval(), algorithm, task, **options)
-    given = {'edge_weight': edge_weight, **({'target': torch.arange(8) % 3} if 'phenomenon' in name else {})}
-    return explain, (x, edge_index), given, trust_report(explain, x, edge_index, num_checks=num_checks, **given)
-
-
-@pytest.mark.parametrize('name', TASKS)
-def test_reliability_is_what_pyg_measures(name):
-    explain, inputs, given, report = report_on(name)
-    probabilities = (lambda row: row) if 'regression' in name else softmax
-    measured = {verdict: [] for verdict in VERDICTS}
-    outputs = explain.get_prediction(*inputs, given['edge_weight']).double().tolist()
-    for node in range(8):
-        one = explain(*inputs, index=node, **given)
-        masks = one.get('node_mask'), one.get('edge_mask')
-        answers = explain.get_masked_prediction(*inputs, *masks, edge_weight=given['edge_weight'])
-        distance = math.dist(probabilities(outputs[node]), probabilities(answers[node].tolist()))
-        kept = distance <= spread(outputs) if 'regression' in name else fidelity(explain, one)[1] == 0
-        measured[VERDICTS[certify(explain, one).verdict]].append((float(kept), distance))
-
-    assert [row.verdict for row in report.reliability] == [verdict for verdict in VERDICTS if measured[verdict]]
-    assert sum(row.num_checked for row in report.reliability) == 8
-    for row in report.reliability:
-        kept, distances = zip(*measured[row.verdict], strict=True)
-        assert row.num_checked == len(kept)
-        assert row.faithful == pytest.approx(statistics.mean(kept))
-        assert row.unfaithfulness == pytest.approx(statistics.mean(distances), abs=1e-5)
-        half = 1.96 * statistics.pstdev(distances) / math.sqrt(len(distances))
-        assert row.unfaithfulness_low == pytest.approx(max(0.0, row.unfaithfulness - half), rel=1e-3, abs=1e-5)
-        assert row.unfaithfulness_high == pytest.approx(row.unfaithfulness + half, rel=1e-3, abs=1e-5)
-        for end in (row.low, row.high):  # by definition, they are 1.96 standard errors of their own from the share
-            error = math.sqrt(end * (1 - end) / row.num_checked)
-            assert abs(end - row.faithful) == pytest.approx(1.96 * error, rel=1e-3, abs=1e-6)
-
-
-def test_the_cases_above_have_every_verdict_and_explanations_that_fail():
-    rows = {name: report_on(name)[-1].reliability for name in TASKS}
-    assert {row.verdict for group in rows.values() for row in group} == set(VERDICTS)
-    for name in ['FastDnX', 'FastDnX, regression']:
-        assert any(0 < row.faithful < 1 for row in rows[name])
-
-
-@pytest.mark.parametrize(
-    ('kept', 'size', 'low', 'high'),
-    [  # Wilson's interval; the first four as in Newcombe (1998), table I, method 3
-        (81, 263, 0.2553, 0.3662),
-        (15, 148, 0.0624, 0.1605),
-        (0, 20, 0.0, 0.1611),
-        (1, 29, 0.0061, 0.1718),
-        (8, 10, 0.4902, 0.9433),
-        (5, 5, 0.5655, 1.0),
-        (1, 1, 0.2065, 1.0),
-    ],
-)
-def test_intervals_of_shares(kept, size, low, high):
-    row = module._reliability('doubtful', torch.arange(size) < kept, torch.zeros(size, dtype=torch.float64))
-    assert (row.verdict, row.num_checked) == ('doubtful', size)
-    assert (row.low, row.high) == pytest.approx((low, high), abs=5.1e-5)
-    assert row.low - 1e-12 <= row.faithful == kept / size <= row.high + 1e-12
-    assert 0.0 <= row.low <= row.high <= 1.0
-
-
-def test_intervals_of_means():
-    row = module._reliability('doubtful', torch.ones(4) > 0, torch.tensor([0.0, 0.0, 0.0, 1.0], dtype=torch.float64))
-    assert row.unfaithfulness == 0.25
-    assert row.unfaithfulness_low == 0.0  # and not below
-    assert row.unfaithfulness_high == pytest.approx(0.25 + 1.959964 * math.sqrt(3) / 4 / 2)
 
 
 def test_a_sample_is_drawn_by_its_seed_alone(monkeypatch):
@@ -354,103 +226,3 @@ def test_default_device_is_not_used(task):
     finally:
         torch.set_default_device(None)
     assert found == expected
-
-
-@pytest.fixture(scope='module', params=['multiclass raw', 'regression [N, 2]'])
-def report(request):
-    explain, arguments, _, _ = settings(request.param, FastDnX(num_hops='auto', doubt=0.05))
-    return trust_report(explain, **arguments, num_checks=20)
-
-
-def test_numbers_go_through_json(report):
-    content = report.to_dict()
-    assert list(content) == ['report', 'by_class', 'by_degree', 'by_confidence', 'confusion', 'reliability']
-    read = json.loads(json.dumps(content, allow_nan=False))
-    assert read['report']['agreement'] == report.report.agreement
-    assert read['report']['mode'] == report.report.mode
-    assert read['confusion'] == report.confusion
-    for name in ['by_class', 'by_degree', 'by_confidence']:
-        assert [module.Group(**row) for row in read[name]] == getattr(report, name)
-    assert [module.Reliability(**row) for row in read['reliability']] == report.reliability
-
-
-def test_text_shows_every_table(report):
-    text = str(report)
-    assert text.startswith(str(report.report))
-    blocks = [block.splitlines() for block in text.removeprefix(str(report.report)).strip().split('\n\n')]
-    tables = {'class': report.by_class, 'in-degree': report.by_degree, 'confidence': report.by_confidence}
-    tables = {title: groups for title, groups in tables.items() if groups}
-    assert [block[0].split()[0] for block in blocks] == [*tables, 'verdict']
-    for (header, *lines), groups in zip(blocks, tables.values(), strict=False):
-        assert header.split()[1:] == ['nodes', 'agreement', 'error']
-        for line, group in zip(lines, groups, strict=True):
-            ending = [str(group.num_nodes), f'{100 * group.agreement:.1f}%', f'{group.distillation_error:.3f}']
-            assert line.split() == group.name.split() + ending
-    for line, row in zip(blocks[-1][1:], report.reliability, strict=True):
-        assert line.startswith(row.verdict)
-        share = f'{100 * row.faithful:.1f}%', f'{100 * row.low:.1f}%', 'to', f'{100 * row.high:.1f}%'
-        interval = f'({row.unfaithfulness_low:.3f}', 'to', f'{row.unfaithfulness_high:.3f})'
-        ending = [str(row.num_checked), *share, f'{row.unfaithfulness:.3f}', *interval]
-        assert line.removeprefix(row.verdict).split() == ending
-
-
-def labels(axes):
-    return [label.get_text() for label in axes.get_yticklabels()]
-
-
-@pytest.mark.parametrize('theme', ['light', 'dark'])
-def test_plot_draws_every_table(report, theme, tmp_path):
-    figure_module = pytest.importorskip('matplotlib.figure')
-    figure = report.plot(tmp_path / 'report.png', theme=theme)
-    assert isinstance(figure, figure_module.Figure)
-    assert (tmp_path / 'report.png').read_bytes().startswith(b'\x89PNG')
-    assert (sum(figure.get_facecolor()[:3]) > 2) == (theme == 'light')
-    groups = [table for table in (report.by_degree, report.by_confidence) if table]
-    confusion, *panels, reliability = figure.axes if report.confusion else [None, *figure.axes]
-    assert len(panels) == len(groups)
-    for axes, table, title in zip(panels, groups, ['in-degree', 'confidence'], strict=False):
-        assert title in axes.get_ylabel()
-        assert [bar.get_width() for bar in axes.patches] == [group.agreement for group in table]
-        assert labels(axes) == [f'{group.name}\n({group.num_nodes})' for group in table]
-        assert [text.get_text() for text in axes.texts] == [f'{group.agreement:.0%}' for group in table]
-    assert [bar.get_width() for bar in reliability.patches] == [row.unfaithfulness for row in report.reliability]
-    segments = [part.get_xdata() for part in reliability.lines][:2]
-    ends = [
-        [row.unfaithfulness_low for row in report.reliability],
-        [row.unfaithfulness_high for row in report.reliability],
-    ]
-    assert [list(part) for part in segments] == [pytest.approx(end) for end in ends]
-    for label, row in zip(labels(reliability), report.reliability, strict=True):
-        assert label.split('\n')[0] in row.verdict
-        assert label.endswith(f'{row.num_checked} checked,\n{100 * row.faithful:.0f}% kept')
-    if confusion is not None:
-        numbers = {(text.get_position()[1], text.get_position()[0]): int(text.get_text()) for text in confusion.texts}
-        assert numbers == {(i, j): n for i, row in enumerate(report.confusion) for j, n in enumerate(row) if n}
-        assert (confusion.get_xlabel(), confusion.get_ylabel()) == ("surrogate's class", "model's class")
-
-
-@pytest.mark.parametrize(('num_classes', 'has_numbers'), [(12, True), (14, False)])
-def test_plot_of_many_classes(num_classes, has_numbers):
-    pytest.importorskip('matplotlib')
-    found = trust_report(explainer(Bare(3, num_classes), FastDnX(num_hops=1)), *graph())
-    assert len(found.confusion) == num_classes
-    confusion = found.plot().axes[0]
-    assert (len(confusion.texts) > 0) == has_numbers
-    assert confusion.images[0].get_array().shape == (num_classes, num_classes)
-
-
-def test_plot_of_one_verdict_and_of_large_numbers(report):
-    pytest.importorskip('matplotlib')
-    confusion = [[12_345, 2_500_000], [0, 9_999]]
-    figure = replace(report, reliability=report.reliability[:1], confusion=confusion).plot()
-    assert len(figure.axes[-1].patches) == 1
-    assert [text.get_text() for text in figure.axes[0].texts] == ['12.3k', '2.5M', '9999']
-
-
-def test_only_the_plot_needs_matplotlib(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'matplotlib', None)
-    monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
-    found = trust_report(explainer(Teacher(), FastDnX()), *graph())
-    assert isinstance(found, TrustReport)
-    with pytest.raises(ImportError, match='matplotlib'):
-        found.plot()
