@@ -288,12 +288,14 @@ def test_rivals_are_held_against_gnn_explainer(tmp_path):
     tables = intervals.rivals_tables(records, ('FastDnX', rival, 'random', 'missing'))
     assert [row[:2] for row in tables['rivals']['rows']] == [['FastDnX', 4], [rival, 4]]  # as many teachers
     found = tables['rivals, unfaithfulness']
-    assert found['columns'] == [f'minus {rival}', 'characterization', 'unfaithfulness', 'ba_house', 'Cora']
+    assert found['columns'] == [f'minus {rival}', 'unfaithfulness', 'ba_house', 'Cora']
     assert [row[0] for row in found['rows']] == ['FastDnX', 'random']
-    for (_, _, *cells), gap in zip(found['rows'], (-0.25, 0.25), strict=True):
+    for (_, *cells), gap in zip(found['rows'], (-0.25, 0.25), strict=True):
         for cell in cells:  # over all graphs, and on each
             assert cell == pytest.approx(dict.fromkeys(('value', 'low', 'high'), gap))
-    assert tables['rivals, characterization']['rows'][0][3:] != found['rows'][0][3:]
+    assert tables['rivals, characterization']['rows'][0][1:] != found['rows'][0][1:]
+    (both,) = intervals.gaps(records, 'rivals', ['Cora'], [('it', 'FastDnX', rival)], '', intervals.SHARES)['rows']
+    assert both == ['it', tables['rivals, characterization']['rows'][0][3], found['rows'][0][3], both[1]]
 
 
 def test_a_dead_model_is_started_anew(monkeypatch):

@@ -148,10 +148,7 @@ def rivals_tables(store, explainers, rival='GNNExplainer, node mask'):
     pairs = [(name, name, rival) for name in explainers]
     return {
         'rivals': means(store, 'rivals', graphs, explainers, SHARES),
-        **{
-            f'rivals, {key}': gaps(store, 'rivals', graphs, pairs, f'minus {rival}', SHARES, key)
-            for key in ('characterization', 'unfaithfulness')
-        },
+        **{f'rivals, {key}': gaps(store, 'rivals', graphs, pairs, f'minus {rival}', SHARES, (key,)) for key in TOLD},
     }
 
 
@@ -167,8 +164,8 @@ def means(store, part, graphs, explainers, shares):
     return {'columns': ['explainer', 'teachers', *TOLD], 'rows': [row for row in rows if row[1] == most]}
 
 
-def gaps(store, part, graphs, comparisons, heading, shares, by_graph='characterization'):
-    r"""Paired differences: in what is told, over all graphs; and in one measure, by graph.
+def gaps(store, part, graphs, comparisons, heading, shares, told=TOLD):
+    r"""Paired differences: in all that is told, over all graphs; and in the first of it, by graph.
 
     A comparison has a label, and the two explainers whose difference is taken.
     """
@@ -176,11 +173,10 @@ def gaps(store, part, graphs, comparisons, heading, shares, by_graph='characteri
     for label, one, other in comparisons:
         pairs = {g: pair for g in graphs if (pair := matched(store, part, g, one, other, shares))}
         if pairs and one != other:
-            found = {g: {key: a.of(key) - b.of(key) for key in TOLD} for g, (a, b) in pairs.items()}
-            mean = [with_interval(np.mean([gap[key] for gap in found.values()], axis=0)) for key in TOLD]
-            cells = (with_interval(found[g][by_graph]) if g in found else None for g in graphs)
-            rows.append([label, *mean, *cells])
-    return {'columns': [heading, *TOLD, *graphs], 'rows': rows}
+            found = {g: [a.of(key) - b.of(key) for key in told] for g, (a, b) in pairs.items()}
+            mean = map(with_interval, np.mean(list(found.values()), axis=0))
+            rows.append([label, *mean, *(with_interval(found[g][0]) if g in found else None for g in graphs)])
+    return {'columns': [heading, *told, *graphs], 'rows': rows}
 
 
 def by_teacher(store, graphs):
