@@ -184,7 +184,7 @@ def test_a_model_can_be_looked_at_while_it_is_put_back():
     tracing = sys.gettrace()
     sys.settrace(look)
     try:
-        connected(ProbeDnX(num_probes=1)).explain_nodes(model, *inputs)
+        connected(ProbeDnX(num_probes=2)).explain_nodes(model, *inputs)
     finally:
         sys.settrace(tracing)
     assert len(seen) > 0

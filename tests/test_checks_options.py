@@ -50,6 +50,7 @@ OPTIONS_OF_DNX = [
 ]
 OPTIONS_OF_PROBEDNX = [
     ('num_probes', -1, 'must be at least 0 (got -1): pass a whole number from 0 on'),
+    ('num_probes', 7, 'must be even, as masks come in complementary pairs (got 7): pass 8'),
     ('num_probes', 12.0, 'must be an int (got 12.0)'),
     ('num_probes', '128', "got '128'"),
     ('num_probes', None, 'got None'),

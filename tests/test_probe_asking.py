@@ -46,8 +46,8 @@ def test_outputs_stand_for_the_model(task, way, tmp_path):
 
 def test_fewer_probes_are_the_first_of_those_given():
     case = ProbeCase(num_probes=12)
-    found = case.explain_nodes(model=None, num_probes=5, given={'probe_outputs': case.raw})
-    torch.testing.assert_close(found.scores.to_dense(), case.explain_nodes(num_probes=5).scores.to_dense())
+    found = case.explain_nodes(model=None, num_probes=6, given={'probe_outputs': case.raw})
+    torch.testing.assert_close(found.scores.to_dense(), case.explain_nodes(num_probes=6).scores.to_dense())
 
 
 def test_known_outputs_save_their_evaluation():
@@ -75,8 +75,8 @@ def test_the_model_is_asked_once_for_each_probe():
         explain(case.x, case.edge_index, index=2, **case.kwargs)
     with evaluations(case.model, 0):
         certify(explain, explanation)
-    with evaluations(case.model, 1 + 9):  # the surrogate is there
-        case.explain_nodes(num_probes=9)
+    with evaluations(case.model, 1 + 10):  # the surrogate is there
+        case.explain_nodes(num_probes=10)
     shared_cache.clear()
     with evaluations(case.model, 2 * ASKED):
         for _ in range(2):
@@ -275,7 +275,7 @@ def test_interruptions_cost_only_what_was_worked_on(top_k, tmp_path, monkeypatch
         torch.testing.assert_close(one, other)
     for name, values in expected._trust.items():
         torch.testing.assert_close(found._trust[name], values)
-    for other in ({'answer': 'logit'}, {'num_probes': 11}, {'contrast': 'runner_up'}):
+    for other in ({'answer': 'logit'}, {'num_probes': 10}, {'contrast': 'runner_up'}):
         with pytest.raises(ValueError, match=r"'checkpoint' must .* another model, graph, index or option"):
             case.explain_nodes(given=given, **other)
 

@@ -114,7 +114,7 @@ def test_neighbours_without_traits_have_nothing_in_common(width, monkeypatch):
 
 
 def test_no_more_than_some_probes_choose(monkeypatch):
-    monkeypatch.setattr(probe_rule, 'MAX_PROBES_TO_CHOOSE', 10)
+    monkeypatch.setattr(probe_rule, 'MAX_PAIRS_TO_CHOOSE', 5)
     few, many = ProbeCase(num_probes=8), ProbeCase(num_probes=40)
     assert many.prior() == few.prior()
     torch.testing.assert_close(many.explain_nodes().scores.to_dense(), many.fit().score, **CLOSE)

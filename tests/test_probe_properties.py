@@ -131,12 +131,12 @@ def test_covariances_take_bounded_memory(num_probes, monkeypatch):
     monkeypatch.setattr(
         probe_rule.local_fit, 'solve', lambda gram, *args: sizes.append(gram.numel()) or solve(gram, *args)
     )
-    monkeypatch.setattr(probe_rule, 'MAX_GRAM_SIZE', 3 * 102**2)
+    monkeypatch.setattr(probe_rule, 'MAX_GRAM_SIZE', 3 * 51**2)
     x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     algorithm = connected(ProbeDnX(num_probes=num_probes))
     algorithm.explain_nodes(Teacher().eval(), x, torch.zeros(2, 0, dtype=torch.long))
-    assert max(sizes) <= 3 * 102**2
-    assert sum(sizes) == 40 * (num_probes + 2) ** 2
+    assert max(sizes) <= 3 * 51**2
+    assert sum(sizes) == 40 * (num_probes // 2 + 1) ** 2
 
 
 @pytest.mark.parametrize('index', [torch.tensor([0, 2, 3, 6]), torch.tensor([5, 0, 5]), None])

@@ -40,6 +40,12 @@ def count(name: str, value: Any, least: int = 1) -> int:
     return int(value)
 
 
+def pairs(name: str, value: Any) -> int:
+    if count(name, value, least=0) % 2 == 1:
+        raise ValueError(f"'{name}' must be even, as masks come in complementary pairs (got {value}): pass {value + 1}")
+    return int(value)
+
+
 def number_from_zero(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"'{name}' must be a number from 0 on (got {value!r}): pass 0 for none")

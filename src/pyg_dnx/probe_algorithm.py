@@ -31,7 +31,7 @@ NUM_NODES_FOR_PRIOR = 64
 
 
 class Probes(NamedTuple):
-    masks: Bits
+    masks: Bits  # the first of each pair
     outputs: Tensor  # [P, N, C]; or the answers alone, [P, N, 1]
     along: Tensor | None  # the directions of these answers, [N, C]
     sampled: Tensor  # [P, n, C], the outputs at the nodes where the prior is chosen
@@ -54,8 +54,8 @@ class ProbeDnXAlgorithm(DistillAndExplain):
 
     Args:
         num_hops, ridge, contrast, edge_score, mask, cache, max_memory, doubt: See :class:`FastDnXAlgorithm`.
-        num_probes (int): The number of random masks. Besides what distillation takes, the model is evaluated so many
-            times, and once with all nodes blanked. (default: ``256``)
+        num_probes (int): The number of random masks, an even one. Besides what distillation takes, the model is
+            evaluated so many times, and once with all nodes blanked. (default: ``256``)
         answer (str): What is explained of a class: its ``'probability'``, or its ``'logit'``, the logarithm of it less
             the mean over classes. With ``contrast``, the difference between the two classes. For regression it is the
             output, along the way from the model's answer to blank features. (default: ``'probability'``)
@@ -90,7 +90,7 @@ class ProbeDnXAlgorithm(DistillAndExplain):
     ) -> None:
         options = (num_hops, ridge, 'target', contrast, edge_score, mask, cache, max_memory, doubt)
         super().__init__(*options, distillation=distillation, num_masks=num_masks)
-        self.num_probes = checks.count('num_probes', num_probes, least=0)
+        self.num_probes = checks.pairs('num_probes', num_probes)
         self.answer = checks.choice('answer', answer, ('probability', 'logit'))
         self.shortlist = checks.count('shortlist', shortlist, least=0)
 
@@ -204,7 +204,7 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         for place, outputs in zip(kept, chain([distilled.outputs, blank], rest), strict=True):
             place.copy_(outputs if along is None else (self._readable(outputs) * along).sum(dim=1, keepdim=True))
             sampled.append(outputs[sample].to(kept.dtype))
-        bits = Bits.of(masks.to(x.device))
+        bits = Bits.of(masks[::2].to(x.device))
         return Probes(bits, kept, along, torch.stack(sampled), traits(x, distilled.decomposition))
 
     def _prior(self, probes: Probes, distilled: Distilled) -> Prior:

@@ -18,7 +18,7 @@ from pyg_dnx.propagation import MAX_PADDED_SIZE, Rows, inner_products, padded_ro
 from pyg_dnx.surrogate import Decomposition
 
 MAX_GRAM_SIZE = 2**21  # numbers at a time in the covariances of answers
-MAX_PROBES_TO_CHOOSE = 130  # the prior by
+MAX_PAIRS_TO_CHOOSE = 65  # the prior by
 MAX_TRAITS = 64  # features by which neighbours are told apart
 EXACT = 1e-8  # the share of the variance of answers up to which errors count as none
 STILL = 1e-4  # the standard deviation of answers, in units of the outputs, up to which they count as all the same
@@ -56,10 +56,10 @@ class Probing(Rule):
     """
 
     facts = ('surrogate_agreement', 'distillation_error', 'bias_decides', 'probe_r2', 'probe_evidence', 'probe_bias')
-    masks: Bits
+    masks: Bits  # the first of each of K pairs
     nodes: Tensor  # [n], ascending
     along: Tensor  # [n, C], the direction of these answers in the outputs
-    answers: Tensor  # [n, P]
+    answers: Tensor  # [n, 2K]
     prior: Prior
     distance: Tensor  # [n], about how far outputs have moved if the answer has moved by 1
     unit: float  # of distances between outputs
@@ -69,7 +69,7 @@ class Probing(Rule):
 
     def __repr__(self) -> str:
         listed = '' if self.listed is None else f', shortlist={self.listed.size(1)}'
-        return f'Probing(num_masks={self.masks.num_masks}, prior={tuple(self.prior)}{listed})'
+        return f'Probing(num_pairs={self.masks.num_masks}, prior={tuple(self.prior)}{listed})'
 
     def __call__(
         self, decomposition: Decomposition, nodes: Tensor, toward: Tensor | None, rows: Rows | None = None
@@ -97,8 +97,8 @@ class Probing(Rule):
         sizes = factor * rows.value
         for group, entry, inside in self._blocks(rows):
             own, alike, unit, account = self._covariance(rows, factor, assumed, entry, inside)
-            gram = own.add_(alike, alpha=self.prior.likeness)
-            fit = local_fit.solve(gram, account, self.answers[place[group]], self.prior.noise)
+            prior = _summed(own, alike, self.prior.likeness)
+            fit = local_fit.solve(*prior, account, self.answers[place[group]], self.prior.noise)
             size = sizes.take(entry) * inside
             said = self._said(rows, entry, inside, fit.weight)
             common = self._in_common(rows, entry, inside, size * said) * (self.prior.likeness * unit)[:, None]
@@ -130,20 +130,20 @@ class Probing(Rule):
 
     def choose_prior(self, decomposition: Decomposition) -> Prior:
         r"""The prior under which pairs of answers at ``nodes`` to the first probes are best foretold by the others."""
-        probes = min(self.masks.num_masks, MAX_PROBES_TO_CHOOSE)
-        rule = replace(self, masks=self.masks.first(probes), answers=self.answers[:, :probes])
+        pairs = min(self.masks.num_masks, MAX_PAIRS_TO_CHOOSE)
+        rule = replace(self, masks=self.masks.first(pairs), answers=self.answers[:, : 2 * pairs])
         rows = rows_of(decomposition.operator, self.nodes, decomposition.surrogate.num_hops)
         assumed = self._assumed(decomposition, torch.arange(self.nodes.numel(), device=self.nodes.device), rows)
-        own, alike = (torch.empty_like(rule.answers[:, :, None].expand(-1, -1, probes)) for _ in range(2))
-        account, losses = torch.empty_like(rule.answers), {}
+        own, alike = self.answers.new_empty(2, self.nodes.numel(), pairs, pairs)
+        account, losses = torch.empty_like(own[:, 0]), {}
         # What is as good as exact, as for a linear model, is a tie, and the first prior is taken.
-        exact = EXACT * float(rule.answers.var(dim=1, correction=0).sum() * probes)
+        exact = EXACT * float(rule.answers.var(dim=1, correction=0).sum() * 2 * pairs)
         for sizes in SIZES:
             factor = replace(self, prior=Prior(sizes))._factor(decomposition, self.nodes, rows)
             for group, entry, inside in rule._blocks(rows):
                 own[group], alike[group], _, account[group] = rule._covariance(rows, factor, assumed, entry, inside)
             for likeness in LIKENESSES if self.traits is not None else LIKENESSES[:1]:
-                noise, loss = local_fit.choose_noise(own + likeness * alike, account, rule.answers)
+                noise, loss = local_fit.choose_noise(*_summed(own, alike, likeness), account, rule.answers)
                 losses[Prior(sizes, likeness, noise)] = max(loss, exact)
         return min(losses, key=losses.__getitem__)
 
@@ -169,31 +169,29 @@ class Probing(Rule):
     def _covariance(
         self, rows: Rows, factor: Tensor, assumed: Tensor, entry: Tensor, inside: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        r"""What the neighbours at ``entry`` [b, m] add to the covariance of answers, [b, P, P], each by itself.
+        r"""What the neighbours at ``entry`` [b, m] add to the covariance of differences, [b, K, K], each by itself.
 
-        And by what they have in common, [b, P, P], of as large a mean variance; the variance of θ for that, [b]; and
-        the surrogate's account of the answers, [b, P].
+        And by what they have in common, [b, K, K], which varies answers by as much; the variance of θ for that, [b];
+        and the surrogate's account of the differences, [b, K].
         """
         own = self.answers.new_zeros(entry.size(0), self.masks.num_masks, self.masks.num_masks)
         account = torch.zeros_like(own[:, 0])
         seen = own[:, :, :0] if self.traits is None else own.new_zeros(*own.shape[:2], self.traits.size(1))
         for at, here in self._slices(entry, inside):
-            masks = self._masks(rows, at) * (rows.value.take(at).double() * here)[:, :, None]
-            account += (assumed.take(at)[:, None] @ masks)[:, 0]
-            masks *= factor.take(at)[:, :, None]
-            own.baddbmm_(masks.mT, masks)
+            halves = self._halves(rows, at) * (rows.value.take(at).double() * here)[:, :, None]
+            account += (assumed.take(at)[:, None] @ halves)[:, 0]
+            halves *= factor.take(at)[:, :, None]
+            own.baddbmm_(halves.mT, halves)
             if self.traits is not None:
-                seen.baddbmm_(masks.mT, self._traits(rows, at))
-        size = seen.square().mean(dim=1).sum(dim=1)
-        seen -= seen.mean(dim=1, keepdim=True)
+                seen.baddbmm_(halves.mT, self._traits(rows, at))
         spread = seen.square().mean(dim=1).sum(dim=1)
-        unit = own.diagonal(dim1=1, dim2=2).mean(dim=1) / spread
-        unit = torch.where(spread > 1e-20 * size, unit, 0.0)  # all the same in every probe: that tells nothing
+        unit = _size(own) / spread
+        unit = torch.where(spread > torch.finfo(spread.dtype).tiny, unit, 0.0)  # all the same in every probe
         return own, (seen * unit[:, None, None]) @ seen.mT, unit, account
 
     def _said(self, rows: Rows, entry: Tensor, inside: Tensor, weight: Tensor) -> Tensor:
-        r"""What ``weight`` [b, P] comes to under the masks of each neighbour, [b, m]."""
-        parts = [self._masks(rows, at) @ weight[:, :, None] for at, _ in self._slices(entry, inside)]
+        r"""What ``weight`` [b, K] comes to by the masks of each neighbour, [b, m]."""
+        parts = [self._halves(rows, at) @ weight[:, :, None] for at, _ in self._slices(entry, inside)]
         return torch.cat(parts, dim=1)[:, :, 0]
 
     def _in_common(self, rows: Rows, entry: Tensor, inside: Tensor, amount: Tensor) -> Tensor:
@@ -218,7 +216,7 @@ class Probing(Rule):
         return torch.where(same.any(dim=2) & (value != 0.0), score / value, effect)
 
     def _blocks(self, rows: Rows) -> Iterator[tuple[Tensor, ...]]:
-        r"""Goes through padded blocks of rows, of so few that their covariances [b, P, P] take bounded memory, too."""
+        r"""Goes through padded blocks of rows, of so few that their covariances [b, K, K] take bounded memory, too."""
         step = max(1, MAX_GRAM_SIZE // (self.masks.num_masks * self._width))
         for block in padded_rows(rows.length, self.masks.num_masks):
             yield from zip(*(part.split(step) for part in block), strict=True)
@@ -232,14 +230,15 @@ class Probing(Rule):
     def _width(self) -> int:
         return max(self.masks.num_masks, 0 if self.traits is None else self.traits.size(1))
 
-    def _masks(self, rows: Rows, entry: Tensor) -> Tensor:
-        return self.masks.at(rows.column.take(entry).long(), self.answers.dtype)  # [b, m, P]
+    def _halves(self, rows: Rows, entry: Tensor) -> Tensor:
+        r"""One half where the first of a pair of masks keeps a neighbour, minus one half where the second does."""
+        return self.masks.at(rows.column.take(entry).long(), self.answers.dtype).sub_(0.5)  # [b, m, K]
 
     def identity(self) -> dict[str, Any]:
         return {'rule': repr(self), 'answers': self.answers.norm(dim=1)}
 
     def to_dict(self) -> dict[str, Any]:
-        numbers = {'num_probes': self.masks.num_masks - UNDRAWN, 'prior': list(self.prior), 'unit': self.unit}
+        numbers = {'num_probes': 2 * self.masks.num_masks - UNDRAWN, 'prior': list(self.prior), 'unit': self.unit}
         tensors = ('nodes', 'along', 'answers', 'distance', 'listed', 'listed_score')
         known = {name: value for name in tensors if (value := getattr(self, name)) is not None}
         return {**numbers, **{name: value.cpu() for name, value in known.items()}}
@@ -247,12 +246,22 @@ class Probing(Rule):
     @classmethod
     def from_dict(cls, content: dict[str, Any], num_nodes: int) -> Probing:
         masks = probe_masks(num_nodes, content.pop('num_probes'))
-        return Probing(Bits.of(masks), prior=Prior(*content.pop('prior')), **content)
+        return Probing(Bits.of(masks[::2]), prior=Prior(*content.pop('prior')), **content)
 
 
 def traits(x: Tensor, decomposition: Decomposition) -> Tensor:
     r"""What tells nodes apart, [N, T]: their features, or, if these are many, what the surrogate makes of them."""
     return decomposition.hidden if x.size(1) > MAX_TRAITS else x.detach().to(decomposition.hidden.dtype, copy=True)
+
+
+def _size(own: Tensor) -> Tensor:
+    r"""By how much effects vary answers, the mean over probes, [b], if they add ``own`` to the covariance of halves."""
+    return 2.0 * own.diagonal(dim1=1, dim2=2).mean(dim=1)
+
+
+def _summed(own: Tensor, alike: Tensor, likeness: float) -> tuple[Tensor, Tensor]:
+    r"""The covariance [b, K, K] by effects of both kinds, and by how much these vary answers, [b]."""
+    return own + likeness * alike, _size(own) + likeness * alike.diagonal(dim1=1, dim2=2).mean(dim=1)
 
 
 def _over(values: Tensor, others: Tensor) -> Tensor:
