@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from operator import is_
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -178,14 +179,14 @@ class _Module:
     def is_same(self, module: torch.nn.Module) -> bool:
         if type(module) is not self.type:
             return False
-        for number, part in enumerate(_parts(module)):
-            values = self.values[number]
+        for number, (part, values) in enumerate(zip(_parts(module), self.values, strict=True)):
             if (names := tuple(part)) != self.names[number]:
                 if {name for name, _ in _comparable(part)} - self.ignored != values.keys():
                     return False
                 self.names[number] = names  # PyG's metrics leave a method behind
             for name, item in values.items():
-                if item is not (value := part[name]) and not _is_equal(item, _freeze(value)):
+                value = part[name]
+                if item is not value and not _has_items(value, item) and not _is_equal(item, _freeze(value)):
                     return False
         return True
 
@@ -209,6 +210,13 @@ def _freeze(value: Any) -> Any:
     if isinstance(value, (FunctionType, BuiltinFunctionType)):
         return weakref.ref(value)
     return _Unknown
+
+
+def _has_items(value: Any, item: Any) -> bool:
+    r"""Whether ``item`` is, item by item, what ``value`` freezes to: quickly, and only for lists and tuples."""
+    if type(value) is not list and type(value) is not tuple:
+        return False
+    return len(item) == len(value) + 1 and item[0] is type(value) and all(map(is_, item[1:], value))
 
 
 def _copy(item: Any) -> Any:
