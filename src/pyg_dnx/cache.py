@@ -179,7 +179,8 @@ class _Module:
     def is_same(self, module: torch.nn.Module) -> bool:
         if type(module) is not self.type:
             return False
-        for number, (part, values) in enumerate(zip(_parts(module), self.values, strict=True)):
+        for number, part in enumerate(_parts(module)):
+            values = self.values[number]
             if (names := tuple(part)) != self.names[number]:
                 if {name for name, _ in _comparable(part)} - self.ignored != values.keys():
                     return False
@@ -214,9 +215,9 @@ def _freeze(value: Any) -> Any:
 
 def _has_items(value: Any, item: Any) -> bool:
     r"""Whether ``item`` is, item by item, what ``value`` freezes to: quickly, and only for lists and tuples."""
-    if type(value) is not list and type(value) is not tuple:
+    if type(item) is not tuple or type(value) not in (list, tuple):
         return False
-    return len(item) == len(value) + 1 and item[0] is type(value) and all(map(is_, item[1:], value))
+    return item[0] is type(value) and len(item) == len(value) + 1 and all(map(is_, item[1:], value))
 
 
 def _copy(item: Any) -> Any:

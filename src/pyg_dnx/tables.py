@@ -33,8 +33,9 @@ class Table(NamedTuple):
 
 def fits(operator: Operator, num_hops: int, num_outputs: int) -> bool:
     r"""Whether both tables are small enough to be kept; walks bound the number of their entries."""
-    # Entries of Ã come first, as walks take products with it, which a large graph is spared.
-    return 2 * num_outputs * max(operator.col.numel(), float(operator.walks(num_hops).sum())) <= MAX_SIZE
+    most = MAX_SIZE / (2 * num_outputs)
+    # Counting walks takes products with Ã, which a large graph is spared.
+    return operator.col.numel() <= most and float(operator.walks(num_hops).sum()) <= most
 
 
 def node_table(operator: Operator, hidden: Tensor, num_hops: int) -> Table:
