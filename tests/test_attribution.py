@@ -1,3 +1,4 @@
+import pickle
 from itertools import product
 
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import strategies as st
 from strategies import graphs
 
 from pyg_dnx import attribution as module
-from pyg_dnx.attribution import Attribution, SmallGraphAttribution
+from pyg_dnx import tables
+from pyg_dnx.attribution import Attribution, SmallGraphAttribution, TabulatedAttribution
 
 HOPS = st.integers(0, 3)
 CLOSE = {'rtol': 1e-6, 'atol': 1e-9}
@@ -204,20 +206,21 @@ FLOWS = ['source_to_target', 'target_to_source']
 def both(graph, num_hops, node, **kwargs):
     r"""The scores of one node, by the frontier and by products over the whole graph."""
     arguments = random_decomposition(graph, num_hops, **kwargs), torch.tensor([node]), random_directions(1)
-    return Attribution(*arguments), SmallGraphAttribution(*arguments)
+    return Attribution(*arguments), SmallGraphAttribution(*arguments), TabulatedAttribution(*arguments)
 
 
-def compare(graph, general, small):
-    assert small.neighbourhood.tolist() == general.neighbourhood.tolist()
-    torch.testing.assert_close(small.signal, general.signal, **CLOSE)
-    torch.testing.assert_close(small.node_scores(), general.node_scores(), **CLOSE)
-    torch.testing.assert_close(small.attribute_scores(graph.x), general.attribute_scores(graph.x), **CLOSE)
-    torch.testing.assert_close(small.feature_scores(graph.x), general.feature_scores(graph.x), **CLOSE)
-    for kind in KINDS:
-        expected, inside = general.edge_scores(graph.edge_index, kind, node_scores(general))
-        found, where = small.edge_scores(graph.edge_index, kind, node_scores(general))
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
-        assert sorted(where.tolist()) == sorted(inside.tolist())
+def compare(graph, general, *others):
+    for small in others:
+        assert small.neighbourhood.tolist() == general.neighbourhood.tolist()
+        torch.testing.assert_close(small.signal, general.signal, **CLOSE)
+        torch.testing.assert_close(small.node_scores(), general.node_scores(), **CLOSE)
+        torch.testing.assert_close(small.attribute_scores(graph.x), general.attribute_scores(graph.x), **CLOSE)
+        torch.testing.assert_close(small.feature_scores(graph.x), general.feature_scores(graph.x), **CLOSE)
+        for kind in KINDS:
+            expected, inside = general.edge_scores(graph.edge_index, kind, node_scores(general))
+            found, where = small.edge_scores(graph.edge_index, kind, node_scores(general))
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+            assert sorted(where.tolist()) == sorted(inside.tolist())
 
 
 @pytest.mark.parametrize('num_hops', [0, 1, 2, 3])
@@ -238,7 +241,7 @@ def test_products_over_the_whole_graph_are_for_one_node_of_a_small_graph(monkeyp
 
     def chosen(edge_weight, nodes, num_hops=2, **kwargs):
         decomposition = random_decomposition(path._replace(edge_weight=edge_weight), num_hops, **kwargs)
-        return type(module.attribute(decomposition, torch.tensor(nodes), random_directions(len(nodes))))
+        return type(module.attribute(decomposition, torch.tensor(nodes), random_directions(len(nodes)), once=True))
 
     assert chosen(torch.ones(2), [2]) is SmallGraphAttribution
     assert chosen(torch.ones(2), [2, 0]) is Attribution
@@ -250,6 +253,32 @@ def test_products_over_the_whole_graph_are_for_one_node_of_a_small_graph(monkeyp
     assert chosen(torch.ones(2), [2]) is SmallGraphAttribution
     monkeypatch.setattr(module, 'SMALL_GRAPH', 4)
     assert chosen(torch.ones(2), [2]) is Attribution
+
+
+def test_tables_are_for_single_nodes_of_a_graph_where_they_are_small(monkeypatch):
+    path = Graph(torch.ones(3, 1), torch.tensor([[0, 1], [1, 2]]), torch.tensor([1.0, 0.0]))
+
+    def chosen(nodes, **kwargs):
+        decomposition = random_decomposition(path, 2)
+        return type(module.attribute(decomposition, torch.tensor(nodes), random_directions(len(nodes)), **kwargs))
+
+    size = 2 * (1 + 3 + 4) * random_directions(1).numel()  # the walks of two steps, self-loops among them
+    monkeypatch.setattr(tables, 'MAX_SIZE', size)
+    assert chosen([2]) is TabulatedAttribution
+    assert chosen([2], once=True) is Attribution
+    assert chosen([2, 0]) is Attribution
+    monkeypatch.setattr(tables, 'MAX_SIZE', size - 1)
+    assert chosen([2]) is Attribution
+
+
+def test_tables_are_not_pickled(graph):
+    decomposition = random_decomposition(graph, 2)
+    before = len(pickle.dumps(decomposition))
+    expected = decomposition.node_table, decomposition.edge_table
+    assert len(pickle.dumps(decomposition)) == pytest.approx(before, rel=0.5)
+    restored = pickle.loads(pickle.dumps(decomposition))
+    for found, table in zip((restored.node_table, restored.edge_table), expected, strict=True):
+        torch.testing.assert_close(found.share, table.share)
 
 
 @pytest.mark.parametrize('num_hops', [1, 2])

@@ -22,9 +22,10 @@ class Stateful(Teacher):
         super().__init__()
         self.options = {'scales': [1.0, torch.ones(3)]}
         self.spare = [1, torch.ones(2)]
+        self.sizes, self.depth, self.width = ['in', 'out'], 2, None
         self.register_module('absent', None)
         self.mixing = torch.eye(3).to_sparse()
-        self.link = torch.sin
+        self.link = self.spare_link = torch.sin
         self.calls = 0
         self.register_buffer('seen', torch.zeros(1))
 
@@ -46,6 +47,13 @@ CHANGES = {
     'a container for a number': lambda model: model.spare.__setitem__(0, [1]),
     'a number for a container': lambda model: setattr(model, 'spare', 1),
     'a number for a tensor': lambda model: model.spare.__setitem__(1, 1.0),
+    'an item of a list of names': lambda model: model.sizes.__setitem__(1, 'in'),
+    'an item more in a list of names': lambda model: model.sizes.append('out'),
+    'an item less in a list of names': lambda model: model.sizes.pop(),
+    'a tuple for a list of names': lambda model: setattr(model, 'sizes', tuple(model.sizes)),
+    'a list for a number': lambda model: setattr(model, 'depth', [2]),
+    'a list for nothing': lambda model: setattr(model, 'width', []),
+    'a list for a function': lambda model: setattr(model, 'spare_link', [torch.sin]),
     'an attribute more': lambda model: setattr(model, 'more', 1.0),
     'an attribute less': lambda model: delattr(model, 'spare'),
     'another kind of container': lambda model: setattr(model, 'options', {'scales': (1.0, torch.ones(3))}),

@@ -3,6 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyg_dnx import masks
 from pyg_dnx.masks import SCALINGS, to_mask
 
 SCORES = torch.tensor([0.5, -2.0, 3.0, 0.5, 0.0, 3.0])
@@ -55,6 +56,19 @@ def test_only_rows_inside_count(scaling, shape):
     assert mask.shape == scores.shape
     assert mask[ids].equal(to_mask(scores[ids], None, scaling, torch.float32))
     assert not bool(mask[[1, 3, 4]].any())
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_ranks_are_the_same_from_all_pairs_and_from_sorting(dtype, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    for count in (1, 2, 7, 100, masks.MAX_PAIRS):
+        scores = torch.randint(-count, count, (count,), generator=generator).to(dtype) / 3  # some tied, some not
+        from_pairs = to_mask(scores, None, 'rank', dtype)
+        with monkeypatch.context() as patch:
+            patch.setattr(masks, 'MAX_PAIRS', 0)
+            assert from_pairs.equal(to_mask(scores, None, 'rank', dtype))
+        expected = [((scores < score).sum() + (scores <= score).sum() + 1) / (2 * count) for score in scores]
+        torch.testing.assert_close(from_pairs, torch.stack(expected).to(dtype))
 
 
 def test_rows_are_ranked_together():

@@ -22,9 +22,14 @@ MAX_FLOW_ENTRIES = 2**18  # at a time, since each takes two vectors over the out
 SMALL_GRAPH = 2**17  # entries of Ã; up to here, products over all of them cost less than looking for those that matter
 
 
-def attribute(decomposition: Decomposition, nodes: Tensor, directions: Tensor) -> Attribution:
-    r"""Returns the scores for some nodes, explained jointly; for the arguments, see :class:`Attribution`."""
+def attribute(decomposition: Decomposition, nodes: Tensor, directions: Tensor, once: bool = False) -> Attribution:
+    r"""Returns the scores for some nodes, explained jointly; for the arguments, see :class:`Attribution`.
+
+    Tables are made of a small graph, for the explanations to come, unless there is but this ``once``.
+    """
     operator = decomposition.operator
+    if nodes.numel() == 1 and not once and decomposition.has_tables:
+        return TabulatedAttribution(decomposition, nodes, directions)
     if nodes.numel() == 1 and operator.col.numel() <= SMALL_GRAPH:
         # A node is reached where its entry of Ã^L is positive, unless that is zero or too small for floating point.
         smallest = max(operator.smallest, 0.0) ** decomposition.surrogate.num_hops
@@ -162,3 +167,27 @@ class SmallGraphAttribution(Attribution):
     def _ends(self, edge_index: Tensor) -> tuple[Tensor, Tensor]:
         first, second = edge_index[0], edge_index[1]
         return (first, second) if self.decomposition.surrogate.flow == 'source_to_target' else (second, first)
+
+
+class TabulatedAttribution(Attribution):
+    r"""The same for one node, from tables of what every node gets from which nodes and edges."""
+
+    def __init__(self, decomposition: Decomposition, node: Tensor, direction: Tensor) -> None:
+        self.decomposition, self.node = decomposition, int(node)
+        self.direction = direction.to(decomposition.hidden.dtype).view(-1)
+        self.neighbourhood = decomposition.node_table.ids(self.node)
+
+    @property
+    def signal(self) -> Tensor:
+        node = torch.full_like(self.neighbourhood[:1], self.node)
+        return Attribution(self.decomposition, node, self.direction[None]).signal
+
+    def node_scores(self) -> Tensor:
+        return self.decomposition.node_table.shares(self.node) @ self.direction
+
+    def edges_inside(self, edge_index: Tensor) -> Tensor:
+        return self.decomposition.edge_table.ids(self.node)
+
+    def edge_flow(self, edge_index: Tensor, inside: Tensor) -> Tensor:
+        carried = self.decomposition.edge_table.shares(self.node) @ self.direction
+        return carried.new_zeros(edge_index.size(1)).index_copy_(0, inside, carried)

@@ -3,9 +3,8 @@ r"""What all algorithms share: inputs, distillation, one explanation and many, f
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,8 +40,7 @@ MAX_HOPS_OF_UNKNOWN_MODEL = 3
 _NO_MODEL = torch.nn.Module()  # stands for one of which only the outputs are known
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(NamedTuple):
     r"""A model and its arguments, or what it returns for them."""
 
     model: torch.nn.Module | None
@@ -285,7 +283,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         config, x, edge_index, kwargs = self.model_config, inputs.x, inputs.edge_index, inputs.kwargs
         model = _NO_MODEL if inputs.model is None else inputs.model
         ridge = DEFAULT_RIDGE if self.ridge is None else self.ridge
-        options = (config.mode.value, config.return_type.value, self.num_hops, ridge, self._num_masks)
+        options = (config.mode, config.return_type, self.num_hops, ridge, self._num_masks)
 
         def is_current(distilled: Distilled) -> bool:
             # PyG has just evaluated the model: if it now predicts otherwise, it is not the one that was distilled.

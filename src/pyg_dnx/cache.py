@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from operator import is_
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -185,7 +186,8 @@ class _Module:
                     return False
                 self.names[number] = names  # PyG's metrics leave a method behind
             for name, item in values.items():
-                if item is not (value := part[name]) and not _is_equal(item, _freeze(value)):
+                value = part[name]
+                if item is not value and not _has_items(value, item) and not _is_equal(item, _freeze(value)):
                     return False
         return True
 
@@ -209,6 +211,13 @@ def _freeze(value: Any) -> Any:
     if isinstance(value, (FunctionType, BuiltinFunctionType)):
         return weakref.ref(value)
     return _Unknown
+
+
+def _has_items(value: Any, item: Any) -> bool:
+    r"""Whether ``item`` is, item by item, what ``value`` freezes to: quickly, and only for lists and tuples."""
+    if type(item) is not tuple or type(value) not in (list, tuple):
+        return False
+    return item[0] is type(value) and len(item) == len(value) + 1 and all(map(is_, item[1:], value))
 
 
 def _copy(item: Any) -> Any:

@@ -54,7 +54,7 @@ class LocalAttribution(Attribution):
         total = self.effect.new_zeros(edge_index.size(1))
         for nodes, hidden in self._hidden(self.effect):
             own = torch.eye(nodes.numel(), dtype=hidden.dtype, device=hidden.device)
-            local = attribute(self.decomposition.with_hidden(hidden), nodes, own)
+            local = attribute(self.decomposition.with_hidden(hidden), nodes, own, once=True)
             total += local.edge_flow(edge_index, local.edges_inside(edge_index))
         return total
 

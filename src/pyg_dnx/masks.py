@@ -7,12 +7,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+MAX_PAIRS = 2**8  # scores; up to here, comparing all pairs costs less than sorting, which takes more operations
+
 
 def rank(scores: Tensor) -> Tensor:
     r"""The share of scores that are not larger, ties averaged: in (0, 1]."""
+    total = scores.numel()
+    if total <= MAX_PAIRS:
+        return (scores.unsqueeze(1) - scores).sign_().sum(dim=1).add_(total + 1).div_(2 * total)
     ordered = scores.sort().values
     first, last = torch.searchsorted(ordered, scores), torch.searchsorted(ordered, scores, right=True)
-    return (first + last + 1) / (2 * scores.numel())
+    return (first + last + 1).to(scores.dtype) / (2 * total)
 
 
 def positive(scores: Tensor) -> Tensor:
@@ -45,4 +50,4 @@ def to_mask(scores: Tensor, inside: Tensor | None, scaling: str, dtype: torch.dt
     scaled = SCALINGS[scaling](inner.reshape(-1)).view_as(inner).to(dtype)
     if inside is None:
         return scaled
-    return torch.zeros_like(scores, dtype=dtype).index_copy_(0, inside, scaled)
+    return scores.new_zeros(scores.shape, dtype=dtype).index_copy_(0, inside, scaled)

@@ -3,7 +3,7 @@ r"""The explanations of many nodes, each by itself: to index, tabulate, save and
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast
 
@@ -199,7 +199,7 @@ class NodeExplanations:
             'certificate': None if self.certificate is None else vars(self.certificate),
             'surrogate': request.surrogate.to_dict(),
             'rule': {'name': type(request.rule).__name__, **request.rule.to_dict()},
-            'view': _plain(asdict(request.view)),
+            'view': _plain(request.view._asdict()),
             'model_config': _plain(vars(request.model_config)),
             'num_nodes': request.num_nodes,
             'target': request.target,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyg_dnx import checks, files
+from pyg_dnx import checks, files, tables
 from pyg_dnx.adjacency import Operator, normalized_adjacency
 
 ROWS_AT_A_TIME = 2**17  # of features, which may be on disk or of another type
@@ -163,6 +163,22 @@ class Decomposition:
         for _ in range(self.surrogate.num_hops):
             steps.append(self.operator @ steps[-1])
         return steps
+
+    @cached_property
+    def has_tables(self) -> bool:
+        r"""Whether the graph is small enough for :attr:`node_table` and :attr:`edge_table`."""
+        return tables.fits(self.operator, self.surrogate.num_hops, self.hidden.size(1))
+
+    @cached_property
+    def node_table(self) -> tables.Table:
+        return tables.node_table(self.operator, self.hidden, self.surrogate.num_hops)
+
+    @cached_property
+    def edge_table(self) -> tables.Table:
+        return tables.edge_table(self.operator, self.propagated)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.endswith('_table')}
 
     @cached_property
     def evidence(self) -> Tensor:
