@@ -84,7 +84,7 @@ WAY = [
 ]
 # The modules of pyg_dnx, from the top to the bottom: what is asked, what is solved, what comes out.
 MODULES = [
-    Box(0.2, 4.2, 3.1, 1.0, BLUE, 'the graph', 'adjacency, mkl\npropagation, features'),
+    Box(0.2, 4.2, 3.1, 1.0, BLUE, 'the graph', 'adjacency, mkl, tables\npropagation, features'),
     Box(3.6, 4.2, 3.1, 1.0, BLUE, 'the model, asked', 'teacher, subgraphs\nprobing, pairs'),
     Box(7.0, 4.2, 3.0, 1.0, GREY_FILL, 'beside all of them', 'checks, cache\nmemory, files'),
     Box(0.2, 2.85, 3.1, 1.0, BLUE, 'distil', 'lbfgs, solvers\nsurrogate, distillation'),
