@@ -231,6 +231,9 @@ def test_max_memory_bounds_what_is_held(monkeypatch):
     for limit in [1, 10 * batch.BYTES_PER_ENTRY, 2**40]:
         explainer(model, FastDnX(max_memory=limit)).algorithm.explain_nodes(model, *inputs, **kwargs)
     assert seen == [1, 10, batch.MAX_CHUNK_ENTRIES]
+    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 3)  # fewer than the nodes, which every chunk takes time for
+    explainer(model, FastDnX()).algorithm.explain_nodes(model, *inputs, **kwargs)
+    assert seen[3:] == [8]
 
 
 def test_half_of_the_free_memory_is_taken(monkeypatch):

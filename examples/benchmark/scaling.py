@@ -61,7 +61,7 @@ def cost_of_all(num_nodes, num_edges, algorithm, repeats):
     hidden, direction = x @ surrogate.weight, surrogate(x, edge_index) - surrogate.bias
 
     def kernels():
-        for nodes in row_chunks(operator, torch.arange(num_nodes), 2, MAX_CHUNK_ENTRIES):
+        for nodes in row_chunks(operator, torch.arange(num_nodes), 2, max(MAX_CHUNK_ENTRIES, num_nodes)):
             inner_products(rows_of(operator, nodes, 2), direction[nodes], hidden)
 
     functions = {

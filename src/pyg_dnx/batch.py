@@ -13,7 +13,7 @@ from pyg_dnx.memory import budget, free_memory
 from pyg_dnx.propagation import Rows, padded_rows, row_chunks, rows_of
 from pyg_dnx.surrogate import Decomposition
 
-MAX_CHUNK_ENTRIES = 2**19  # entries of rows at a time: what the caches hold; larger blocks take up to twice as long
+MAX_CHUNK_ENTRIES = 2**20  # entries of rows at a time, more on graphs of more nodes; others take up to a fifth longer
 BYTES_PER_ENTRY = 64  # the most that is held for one of them at a time
 CHECK_EVERY = 2**28  # bytes of results between two looks at the free memory
 
@@ -39,7 +39,7 @@ def score_nodes(
     known = checkpoint.pieces() if checkpoint is not None else []
     pieces = [tuple(tensor.to(nodes.device) for tensor in piece) for piece in known]
     done, kept = sum(piece[0].size(0) for piece in pieces), 0
-    max_entries = MAX_CHUNK_ENTRIES
+    max_entries = max(MAX_CHUNK_ENTRIES, operator.num_nodes)  # as each product takes time for every node, too
     if max_memory is not None or nodes.numel() * operator.num_nodes > MAX_CHUNK_ENTRIES:
         max_entries = min(max_entries, max(1, budget(max_memory, nodes.device) // BYTES_PER_ENTRY))
     chunks = row_chunks(operator, nodes[done:], num_hops, max_entries) if done < nodes.numel() else []
