@@ -81,15 +81,18 @@ def highest(rows: Rows, k: int) -> tuple[Tensor, Tensor]:
 
 def _highest(rows: Rows, k: int) -> tuple[Tensor, Tensor, Tensor]:
     r"""The same, and where these entries are, [B, k], padded with 0."""
-    columns = rows.length.new_full((rows.length.numel(), k), -1)
-    values, entries = rows.value.new_zeros(columns.shape), torch.zeros_like(columns)
+    groups, values, entries = [], [], []
     for group, entry, inside in padded_rows(rows.length):
         value, slot = rows.value.take(entry).masked_fill_(~inside, -torch.inf).topk(min(k, entry.size(1)), dim=1)
-        padding, entry = value == -torch.inf, entry.gather(1, slot)
-        columns[group, : value.size(1)] = rows.column.take(entry).long().masked_fill_(padding, -1)
-        values[group, : value.size(1)] = value.masked_fill_(padding, 0.0)
-        entries[group, : value.size(1)] = entry
-    return columns, values, entries
+        missing = (0, k - value.size(1))
+        groups.append(group)
+        values.append(F.pad(value, missing, value=-torch.inf))
+        entries.append(F.pad(entry.gather(1, slot), missing))
+    order = torch.cat(groups)  # put back once, which costs less than group by group
+    value, entry = (torch.empty_like(found).index_copy_(0, order, found) for found in map(torch.cat, (values, entries)))
+    padding = value == -torch.inf
+    column = rows.column.take(entry).long().masked_fill_(padding, -1)
+    return column, value.masked_fill_(padding, 0.0), entry
 
 
 def _mixtures(nodes: Tensor, weight: Tensor, hidden: Tensor) -> Tensor:
