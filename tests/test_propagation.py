@@ -285,7 +285,7 @@ def test_inner_products_are_sampled_where_they_can_be(way):
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
-@pytest.mark.parametrize(('width', 'padded'), [(1, 1), (2, 8), (7, 8), (8, 8), (13, 16)])
+@pytest.mark.parametrize(('width', 'padded'), [(1, 1), (2, 8), (7, 8), (8, 8), (13, 13)])
 @pytest.mark.parametrize('num_rows', [1, 2])
 def test_vectors_are_padded_where_that_is_faster(dtype, width, padded, num_rows):
     rows = Rows(torch.full((num_rows,), 3), torch.arange(3).repeat(num_rows), torch.ones(3 * num_rows, dtype=dtype))

@@ -16,7 +16,7 @@ from pyg_dnx.adjacency import Operator, csr_matrix, index_type
 # Above this share of touched edges, one product over all edges beats expanding the frontier.
 FULL_PRODUCT_SHARE = 0.15
 MAX_PADDED_SIZE = 2**20  # numbers in a padded block
-LANES = 8  # numbers that a processor multiplies at once; for what is left over, PyTorch takes up to ten times as long
+LANES = 8  # numbers that a processor multiplies at once; for vectors of fewer, PyTorch takes up to ten times as long
 LEAKING = frozenset({'cpu'})  # devices on which PyTorch's products of sparse matrices lose memory, see `mkl`
 
 
@@ -121,9 +121,8 @@ def rows_of(operator: Operator, nodes: Tensor, num_hops: int) -> Rows:
 def inner_products(rows: Rows, left: Tensor, right: Tensor) -> Tensor:
     r"""Returns :math:`\langle` ``left[i]``, ``right[j]`` :math:`\rangle` for each entry (i, j) of ``rows``, [nnz]."""
     if has_sparse_products(left.device.type):
-        width = left.size(1)
-        if width > 1 and width % LANES > 0 and left.dtype == torch.float32 and rows.column.numel() > right.size(0):
-            left, right = (F.pad(each, (0, -width % LANES)) for each in (left, right))
+        if 1 < left.size(1) < LANES and left.dtype == torch.float32 and rows.column.numel() > right.size(0):
+            left, right = (F.pad(each, (0, LANES - each.size(1))) for each in (left, right))
         pattern = rows.matrix(right.size(0))
         return torch.sparse.sampled_addmm(pattern, left, right.T, beta=0.0).values()
     owner = torch.arange(rows.length.numel(), device=left.device).repeat_interleave(rows.length)
