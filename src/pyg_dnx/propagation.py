@@ -121,7 +121,7 @@ def rows_of(operator: Operator, nodes: Tensor, num_hops: int) -> Rows:
 def inner_products(rows: Rows, left: Tensor, right: Tensor) -> Tensor:
     r"""Returns :math:`\langle` ``left[i]``, ``right[j]`` :math:`\rangle` for each entry (i, j) of ``rows``, [nnz]."""
     if has_sparse_products(left.device.type):
-        if 1 < left.size(1) < LANES and left.dtype == torch.float32 and rows.column.numel() > right.size(0):
+        if 1 < left.size(1) < LANES and left.dtype == torch.float32:  # whatever the rows, so that all round alike
             left, right = (F.pad(each, (0, LANES - each.size(1))) for each in (left, right))
         pattern = rows.matrix(right.size(0))
         return torch.sparse.sampled_addmm(pattern, left, right.T, beta=0.0).values()
