@@ -92,6 +92,22 @@ def test_errors_are_those_of_leaving_a_pair_out(noise, num_probes):
             torch.testing.assert_close(error[b, k], answers[k] - said, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize('noise', [1e-9, 1e-3, 0.1, 3.0])
+@pytest.mark.parametrize(('num_nodes', 'spare'), [(1, 0), (6, 0), (6, 2), (10, 1)])
+def test_a_basis_of_what_neighbours_can_do_changes_nothing(noise, num_nodes, spare):
+    r"""Though it may have directions to spare, where rows are padded."""
+    case = problem(num_nodes=num_nodes, noise=0.0 if noise == 1e-9 else 0.05)
+    gram, size, account, answers = case.given
+    span = torch.cat([case.halves, torch.zeros(len(case.halves), spare, dtype=torch.float64)], dim=1)
+    basis = torch.linalg.qr(span).Q.expand(3, -1, -1)
+    inner = basis.mT @ gram @ basis, size, (basis.mT @ account[:, :, None])[:, :, 0]
+    found, expected = solve(*inner, answers, noise, basis), solve(gram, size, account, answers, noise)
+    effects = case.effects(*expected[:2])
+    scale = float(effects.abs().max())
+    torch.testing.assert_close(case.effects(*found[:2]), effects, rtol=1e-6, atol=1e-6 * scale)
+    torch.testing.assert_close(found.error, expected.error, rtol=1e-5, atol=1e-6 * scale)
+
+
 def test_the_effects_expected_are_those_of_the_prior():
     r"""Ridge regression in the primal: the same posterior mean, by the effects and the intercept themselves."""
     case, noise = problem(), 0.1

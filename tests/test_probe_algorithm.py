@@ -139,7 +139,7 @@ def test_names_and_options():
     options += ", distillation='masked', num_masks=8, num_probes=6, answer='logit', shortlist=3"
     algorithm = ProbeDnX(2, contrast='runner_up', num_probes=6, answer='logit', shortlist=3)
     assert repr(algorithm) == f'ProbeDnXAlgorithm({options})'
-    assert (algorithm.score, ProbeDnX().num_probes, ProbeDnX().answer) == ('target', 256, 'probability')
+    assert (algorithm.score, ProbeDnX().num_probes, ProbeDnX().answer) == ('target', 1024, 'probability')
     assert (ProbeDnX().distillation, ProbeDnX().shortlist) == ('masked', 0)
     with pytest.raises(TypeError, match='score'):
         ProbeDnX(score='projection')

@@ -18,6 +18,12 @@ The priors are normal. Effects :math:`s_j` have the covariance V, but for an unk
 and half the difference of pair p is off by :math:`w_p / Q^{-1}_{pp}` from what all other pairs say of it, half its sum
 by its distance from the mean of the others'. It takes pairs: in a linear model, each answer is known from that of the
 other.
+
+Where there are fewer neighbours than pairs, all that G and z know is in the span of few directions. In an orthonormal
+basis B of these Q is small, and all else is noise:
+
+.. math::
+    Q^{-1} = B \left(B^\top Q B\right)^{-1} B^\top + \left(I - B B^\top\right) / \left(\tfrac12 \rho g\right).
 """
 
 from __future__ import annotations
@@ -31,12 +37,14 @@ NOISES = (1e-9, 1e-7, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3
 
 
 class Solution(NamedTuple):
-    weight: Tensor  # w, [b, K]
+    weight: Tensor  # w, [b, K], but for what no effect is made of
     multiple: Tensor  # κ (z · w), of the surrogate's effects, [b]
     error: Tensor  # what each answer is off from what all but its pair say of it, [b, 2K]
 
 
-def solve(gram: Tensor, size: Tensor, account: Tensor, answers: Tensor, noise: float) -> Solution:
+def solve(
+    gram: Tensor, size: Tensor, account: Tensor, answers: Tensor, noise: float, basis: Tensor | None = None
+) -> Solution:
     r"""Fits the answers at b nodes.
 
     Args:
@@ -45,15 +53,25 @@ def solve(gram: Tensor, size: Tensor, account: Tensor, answers: Tensor, noise: f
         account: :math:`z`, [b, K].
         answers: Those to K pairs of masks, at least two, one pair after the other, [b, 2K].
         noise: :math:`\rho`.
+        basis: :math:`B`, [b, K, m], if ``gram`` and ``account`` are those in it, [b, m, m] and [b, m].
     """
-    covariance, size, heard = _covariance(gram, size, account)
+    difference, error_of_sum = _halves(answers)
+    covariance, size, heard = _covariance(gram, size, account, difference.size(1))
     covariance.diagonal(dim1=1, dim2=2).add_(0.5 * noise * size)
     factor = torch.linalg.cholesky(covariance)
-    difference, error_of_sum = _halves(answers)
-    weight = torch.cholesky_solve(difference[:, :, None], factor)[:, :, 0]
-    error = weight / torch.cholesky_inverse(factor).diagonal(dim1=1, dim2=2)
+    inverse = torch.cholesky_inverse(factor)
+    if basis is None:
+        weight = torch.cholesky_solve(difference[:, :, None], factor)[:, :, 0]
+        error, multiple = weight / inverse.diagonal(dim1=1, dim2=2), (heard * weight).sum(dim=1)
+    else:
+        inner = basis.mT @ difference[:, :, None]
+        beyond = (difference - (basis @ inner)[:, :, 0]) / (0.5 * noise * size)
+        inner = torch.cholesky_solve(inner, factor)
+        weight, multiple = (basis @ inner)[:, :, 0], (heard * inner[:, :, 0]).sum(dim=1)
+        diagonal = (basis @ inverse * basis).sum(dim=2) + (1.0 - basis.square().sum(dim=2)) / (0.5 * noise * size)
+        error = (weight + beyond) / diagonal
     both = torch.stack([error_of_sum + error, error_of_sum - error], dim=2)
-    return Solution(weight, (heard * weight).sum(dim=1), both.flatten(1))
+    return Solution(weight, multiple, both.flatten(1))
 
 
 def choose_noise(gram: Tensor, size: Tensor, account: Tensor, answers: Tensor) -> tuple[float, float]:
@@ -61,8 +79,8 @@ def choose_noise(gram: Tensor, size: Tensor, account: Tensor, answers: Tensor) -
 
     And by how much these are off then, in squares.
     """
-    covariance, size, _ = _covariance(gram, size, account)
     difference, error_of_sum = _halves(answers)
+    covariance, size, _ = _covariance(gram, size, account, difference.size(1))
     values, vectors = torch.linalg.eigh(covariance)
     noises = torch.tensor(NOISES, dtype=values.dtype, device=values.device)
     shrink = 1.0 / (values.clamp(min=0.0)[:, :, None] + 0.5 * noises * size[:, :, None])  # [b, K, n], for n noises
@@ -73,13 +91,13 @@ def choose_noise(gram: Tensor, size: Tensor, account: Tensor, answers: Tensor) -
     return NOISES[best], losses[best]
 
 
-def _covariance(gram: Tensor, size: Tensor, account: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _covariance(gram: Tensor, size: Tensor, account: Tensor, num_pairs: int) -> tuple[Tensor, Tensor, Tensor]:
     r"""G + κ zzᵀ, g [b, 1] and κ z [b, K]."""
     size = torch.where(size > 0.0, size, 1.0)[:, None]  # no neighbour has any effect: all pairs should be alike
     largest = account.abs().amax(dim=1, keepdim=True)
     is_heard = largest > 1e-150  # a surrogate that says the same of all probes has no account of them
     account = account / torch.where(is_heard, largest, 1.0)  # only its direction counts, and squares may not be numbers
-    heard = torch.where(is_heard, size / account.square().mean(dim=1, keepdim=True) * account, 0.0)
+    heard = torch.where(is_heard, num_pairs * size / account.square().sum(dim=1, keepdim=True) * account, 0.0)
     return gram + account[:, :, None] * heard[:, None], size, torch.where(is_heard, heard / largest, 0.0)
 
 

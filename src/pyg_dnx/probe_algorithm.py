@@ -55,7 +55,7 @@ class ProbeDnXAlgorithm(DistillAndExplain):
     Args:
         num_hops, ridge, contrast, edge_score, mask, cache, max_memory, doubt: See :class:`FastDnXAlgorithm`.
         num_probes (int): The number of random masks, an even one. Besides what distillation takes, the model is
-            evaluated so many times, and once with all nodes blanked. (default: ``256``)
+            evaluated so many times, and once with all nodes blanked. (default: ``1024``)
         answer (str): What is explained of a class: its ``'probability'``, or its ``'logit'``, the logarithm of it less
             the mean over classes. With ``contrast``, the difference between the two classes. For regression it is the
             output, along the way from the model's answer to blank features. (default: ``'probability'``)
@@ -82,7 +82,7 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         max_memory: int | None = None,
         doubt: float = DEFAULT_DOUBT,
         *,
-        num_probes: int = 256,
+        num_probes: int = 1024,
         answer: str = 'probability',
         shortlist: int = 0,
         distillation: str = 'masked',

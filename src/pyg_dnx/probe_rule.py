@@ -96,9 +96,10 @@ class Probing(Rule):
         factor = self._factor(decomposition, nodes, rows)
         sizes = factor * rows.value
         for group, entry, inside in self._blocks(rows):
-            own, alike, unit, account = self._covariance(rows, factor, assumed, entry, inside)
-            prior = _summed(own, alike, self.prior.likeness)
-            fit = local_fit.solve(*prior, account, self.answers[place[group]], self.prior.noise)
+            basis = self._basis(rows, entry)
+            own, alike, unit, account = self._covariance(rows, factor, assumed, entry, inside, basis)
+            prior = self._summed(own, alike, self.prior.likeness)
+            fit = local_fit.solve(*prior, account, self.answers[place[group]], self.prior.noise, basis)
             size = sizes.take(entry) * inside
             said = self._said(rows, entry, inside, fit.weight)
             common = self._in_common(rows, entry, inside, size * said) * (self.prior.likeness * unit)[:, None]
@@ -143,7 +144,7 @@ class Probing(Rule):
             for group, entry, inside in rule._blocks(rows):
                 own[group], alike[group], _, account[group] = rule._covariance(rows, factor, assumed, entry, inside)
             for likeness in LIKENESSES if self.traits is not None else LIKENESSES[:1]:
-                noise, loss = local_fit.choose_noise(*_summed(own, alike, likeness), account, rule.answers)
+                noise, loss = local_fit.choose_noise(*rule._summed(own, alike, likeness), account, rule.answers)
                 losses[Prior(sizes, likeness, noise)] = max(loss, exact)
         return min(losses, key=losses.__getitem__)
 
@@ -166,28 +167,52 @@ class Probing(Rule):
         sums = Rows(*map(torch.cat, zip(*parts, strict=True)))
         return _over(sums.values_in(rows, operator.num_nodes), rows.value)
 
+    def _basis(self, rows: Rows, entry: Tensor) -> Tensor | None:
+        r"""A basis [b, K, m] of what the neighbours at ``entry`` [b, m] can do to the differences, if m is small."""
+        return torch.linalg.qr(self._halves(rows, entry).mT).Q if entry.size(1) <= self._few else None
+
     def _covariance(
-        self, rows: Rows, factor: Tensor, assumed: Tensor, entry: Tensor, inside: Tensor
+        self,
+        rows: Rows,
+        factor: Tensor,
+        assumed: Tensor,
+        entry: Tensor,
+        inside: Tensor,
+        basis: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         r"""What the neighbours at ``entry`` [b, m] add to the covariance of differences, [b, K, K], each by itself.
 
         And by what they have in common, [b, K, K], which varies answers by as much; the variance of θ for that, [b];
-        and the surrogate's account of the differences, [b, K].
+        and the surrogate's account of the differences, [b, K]. All but the variance are those in ``basis``, if given.
         """
-        own = self.answers.new_zeros(entry.size(0), self.masks.num_masks, self.masks.num_masks)
+        width = self.masks.num_masks if basis is None else basis.size(2)
+        own = self.answers.new_zeros(entry.size(0), width, width)
         account = torch.zeros_like(own[:, 0])
         seen = own[:, :, :0] if self.traits is None else own.new_zeros(*own.shape[:2], self.traits.size(1))
         for at, here in self._slices(entry, inside):
             halves = self._halves(rows, at) * (rows.value.take(at).double() * here)[:, :, None]
+            halves = halves if basis is None else halves @ basis
             account += (assumed.take(at)[:, None] @ halves)[:, 0]
             halves *= factor.take(at)[:, :, None]
             own.baddbmm_(halves.mT, halves)
             if self.traits is not None:
                 seen.baddbmm_(halves.mT, self._traits(rows, at))
-        spread = seen.square().mean(dim=1).sum(dim=1)
-        unit = _size(own) / spread
+        spread = seen.square().sum(dim=(1, 2)) / self.masks.num_masks
+        unit = 2.0 * self._mean_over_pairs(own) / spread
         unit = torch.where(spread > torch.finfo(spread.dtype).tiny, unit, 0.0)  # all the same in every probe
         return own, (seen * unit[:, None, None]) @ seen.mT, unit, account
+
+    def _summed(self, own: Tensor, alike: Tensor, likeness: float) -> tuple[Tensor, Tensor]:
+        r"""The covariance [b, K, K] by effects of both kinds, and by how much these vary answers, [b].
+
+        Effects that are each its own vary answers by twice what they vary half the differences by.
+        """
+        size = 2.0 * self._mean_over_pairs(own) + likeness * self._mean_over_pairs(alike)
+        return own + likeness * alike, size
+
+    def _mean_over_pairs(self, covariance: Tensor) -> Tensor:
+        r"""The mean of variances [b], in whatever basis."""
+        return covariance.diagonal(dim1=1, dim2=2).sum(dim=1) / self.masks.num_masks
 
     def _said(self, rows: Rows, entry: Tensor, inside: Tensor, weight: Tensor) -> Tensor:
         r"""What ``weight`` [b, K] comes to by the masks of each neighbour, [b, m]."""
@@ -216,10 +241,25 @@ class Probing(Rule):
         return torch.where(same.any(dim=2) & (value != 0.0), score / value, effect)
 
     def _blocks(self, rows: Rows) -> Iterator[tuple[Tensor, ...]]:
-        r"""Goes through padded blocks of rows, of so few that their covariances [b, K, K] take bounded memory, too."""
-        step = max(1, MAX_GRAM_SIZE // (self.masks.num_masks * self._width))
-        for block in padded_rows(rows.length, self.masks.num_masks):
-            yield from zip(*(part.split(step) for part in block), strict=True)
+        r"""Goes through padded blocks of rows, of so few that their covariances [b, K, K] take bounded memory, too.
+
+        Those that are short enough for a basis are by themselves, whatever the others of the block.
+        """
+        step, few = max(1, MAX_GRAM_SIZE // (self.masks.num_masks * self._width)), self._few
+        for group, entry, inside in padded_rows(rows.length, self.masks.num_masks):
+            long = int((rows.length[group] > few).sum())  # the longest come first
+            blocks = (
+                (group[:long], entry[:long], inside[:long]),
+                (group[long:], entry[long:, :few], inside[long:, :few]),
+            )
+            for block in blocks:
+                if block[0].numel() > 0:
+                    yield from zip(*(part.split(step) for part in block), strict=True)
+
+    @property
+    def _few(self) -> int:
+        r"""The most neighbours for whom a basis is worth its while."""
+        return self.masks.num_masks // 2
 
     def _slices(self, entry: Tensor, inside: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         r"""Goes through the columns of a padded block, so many at a time that their masks take bounded memory."""
@@ -252,16 +292,6 @@ class Probing(Rule):
 def traits(x: Tensor, decomposition: Decomposition) -> Tensor:
     r"""What tells nodes apart, [N, T]: their features, or, if these are many, what the surrogate makes of them."""
     return decomposition.hidden if x.size(1) > MAX_TRAITS else x.detach().to(decomposition.hidden.dtype, copy=True)
-
-
-def _size(own: Tensor) -> Tensor:
-    r"""By how much effects vary answers, the mean over probes, [b], if they add ``own`` to the covariance of halves."""
-    return 2.0 * own.diagonal(dim1=1, dim2=2).mean(dim=1)
-
-
-def _summed(own: Tensor, alike: Tensor, likeness: float) -> tuple[Tensor, Tensor]:
-    r"""The covariance [b, K, K] by effects of both kinds, and by how much these vary answers, [b]."""
-    return own + likeness * alike, _size(own) + likeness * alike.diagonal(dim1=1, dim2=2).mean(dim=1)
 
 
 def _over(values: Tensor, others: Tensor) -> Tensor:
