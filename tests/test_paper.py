@@ -3,6 +3,7 @@ r"""The evaluation in examples/paper, against slow definitions that can be check
 import math
 import re
 import sys
+from functools import partial
 from itertools import pairwise, permutations, product
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 from torch_geometric.explain import CaptumExplainer, DummyExplainer, Explainer, metric
-from torch_geometric.nn import GCN, GIN
+from torch_geometric.nn import GCN, GIN, SGConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import k_hop_subgraph, to_dense_adj
 
@@ -28,6 +29,7 @@ import run
 import store
 import summary
 import teachers
+from recipe import distill_by_recipe
 
 INF, CLOSE, NODES = math.inf, dict(atol=1e-5, rtol=1e-4), torch.tensor([4, 12, 0, 9, 5, 7, 2])
 TIED = torch.tensor([[1, 2, 2, 2, 0, -INF], [1, 1, 1, 1, 1, 1], [-INF, 3, -INF, 3, -INF, -INF], [5, 1, 4, 2, 3, 0]])
@@ -298,6 +300,49 @@ def test_rivals_are_held_against_gnn_explainer(tmp_path):
     assert both == ['it', tables['rivals, characterization']['rows'][0][3], found['rows'][0][3], both[1]]
 
 
+def test_many_differences_are_judged_together(tmp_path):
+    generator = np.random.default_rng(1)
+    chance = generator.normal(size=(60, 1001))  # as far off as resampling says, so that zero is the truth
+    chance[:, 1:] += chance[:, :1]
+    alone = [not cell['low'] <= 0 <= cell['high'] for cell in map(intervals.with_interval, chance)]
+    assert sum(alone) >= 2
+    assert not any(intervals.jointly_off_zero(list(chance)))
+    found = intervals.jointly_off_zero([*chance, chance[0] - chance[0, 0] - 6.0, np.zeros(1001), np.full(1001, 0.5)])
+    assert [place for place, sure in enumerate(found) if sure] == [60, 62]
+    assert intervals.jointly_off_zero([]) == []
+
+    records = store.Store(tmp_path)
+    for seed, (name, shift) in product((0, 1), (('ProbeDnX', 0.0), ('IG, logit', 0.0), ('IG, probability', 0.3))):
+        for model in ('GCN', 'GAT'):
+            records.add(store.Job('probes', 'Cora', model, seed, name), record_of(seed, 30, shift * (model == 'GCN')))
+    kinds, each = (intervals.by_teacher(records, ['Cora'], each) for each in (False, True))
+    assert [row[:-2] for row in kinds['rows']] == [['Cora', 'GAT'], ['Cora', 'GCN']]
+    assert [row[1:-2] for row in each['rows']] == [['GAT', 0], ['GAT', 1], ['GCN', 0], ['GCN', 1]]
+    one, other = intervals.matched(records, 'probes', 'Cora', 'ProbeDnX', 'IG, probability', intervals.FEW, 'GCN', 1)
+    gap = intervals.with_interval(one.of('characterization') - other.of('characterization'))
+    assert {**each['rows'][3][-1], 'sure': None} == {**gap, 'sure': None}
+    expected = {'all': 4, 'above': int(kinds['rows'][1][-1]['low'] > 0), 'below': int(kinds['rows'][1][-1]['high'] < 0)}
+    assert {key: intervals.counts(kinds)[key] for key in expected} == expected
+    assert intervals.counts(kinds)['surely above'] + intervals.counts(kinds)['surely below'] == 1
+
+
+def test_the_recipe(case, monkeypatch):
+    _, data, found = case
+    student = torch.nn.Linear(3, 3)
+    monkeypatch.setattr(explainers, 'distill_by_recipe', lambda *_: (student, None, None, None))
+    scores = explainers.recipe(found, data, 0).node
+    edge_index, weight = gcn_norm(data.edge_index, num_nodes=14, dtype=torch.float64)
+    power = to_dense_adj(edge_index, edge_attr=weight, max_num_nodes=14)[0].T.matrix_power(2)
+    logits = power @ data.x.double() @ student.weight.double().T  # less the bias
+    for row, i in enumerate(NODES.tolist()):
+        expected = [power[i, j] * (data.x[j].double() @ student.weight.double().T) @ logits[i] for j in range(14)]
+        torch.testing.assert_close(scores[row], torch.stack(expected))
+    planted = SGConv(3, 3, K=3).requires_grad_(False)
+    student, inputs, probs, kl = distill_by_recipe(planted, data, epochs=1500)
+    torch.testing.assert_close(student(inputs).softmax(dim=1), probs, atol=1e-2, rtol=0.0)
+    assert abs(kl) < 1e-4
+
+
 def test_a_dead_model_is_started_anew(monkeypatch):
     started = []
 
@@ -328,8 +373,10 @@ def test_a_run_goes_on_where_it_stopped_and_becomes_a_page(tmp_path, monkeypatch
     monkeypatch.setattr(run, 'load', lambda name, folder: MotifDataset(name)[0])
     monkeypatch.setattr(run, 'teacher', lambda kind, name, data, *_: teachers.build(kind, name, data).eval())
     command = ['run.py', '--quick', '--graphs', 'tree_cycles', '--models', 'GCN', 'SGC', '--out', str(tmp_path)]
-    wanted = ['--explainers', '', 'FastDnX', 'ProbeDnX', 'Ã^L', 'default', '1e-05', '--parts']
-    parts = ['teachers', 'truth', 'faithfulness', 'probes', 'rivals', 'options', 'ridge', 'sanity', 'planted', 'times']
+    monkeypatch.setattr(explainers, 'distill_by_recipe', partial(distill_by_recipe, epochs=20))
+    wanted = ['--explainers', '', 'FastDnX', 'FastDnX, recipe', 'ProbeDnX', 'Ã^L', 'default', '1e-05', '--parts']
+    parts = ['teachers', 'truth', 'faithfulness', 'probes', 'rivals', 'recipe', 'options', 'ridge', 'sanity', 'planted']
+    parts += ['times']
     monkeypatch.setattr(sys, 'argv', [*command, *wanted, *parts])
     run.main()
     records = store.Store(tmp_path / 'quick').records
@@ -341,8 +388,11 @@ def test_a_run_goes_on_where_it_stopped_and_becomes_a_page(tmp_path, monkeypatch
     folders = ['--out', str(tmp_path / 'quick'), '--data', str(tmp_path), '--docs', str(tmp_path / 'docs')]
     monkeypatch.setattr(sys, 'argv', ['page.py', *folders])
     page.main()
-    beyond, rivals, text = ((tmp_path / 'docs' / f'{name}.md').read_text() for name in ('beyond', 'rivals', 'results'))
-    assert not re.search(r'\{[a-z]', beyond + rivals + text)  # every table and number is in its place
+    names = ('beyond', 'rivals', 'recipe', 'results')
+    beyond, rivals, recipe, text = ((tmp_path / 'docs' / f'{name}.md').read_text() for name in names)
+    assert not re.search(r'\{[A-Za-z]', beyond + rivals + recipe + text)  # every table and number is in its place
+    assert re.search(r'\n\| GCN \| FastDnX, recipe \| –( \| –){2} \| \**\d+\.\d\** \(87.3\)', recipe)
+    assert re.search(r'\n\| FastDnX, recipe \| -?0\.\d+ \[', recipe)  # minus FastDnX
     assert re.search(r'\n\| ProbeDnX \| 1 \| \d\.\d+ \[', rivals)
     assert re.search(r'\n\| FastDnX \| -?0\.\d+ \[', beyond)  # ProbeDnX minus it
     truth = records[store.Job('truth', 'tree_cycles', 'GCN', 0, 'FastDnX')]

@@ -3,14 +3,13 @@ r"""How well and how fast a model is distilled, beside the paper's recipe; what 
 import time
 
 import torch
-import torch.nn.functional as F
 from explainers import adjacency, connect
 from measures import with_truth
 from metrics import top_precision
 from probes import Probes
+from recipe import distill_by_recipe
 
 from pyg_dnx import FastDnX, shared_cache
-from pyg_dnx.adjacency import normalized_adjacency
 from pyg_dnx.datasets import node_truth
 from pyg_dnx.simplex import solve_adam
 
@@ -28,22 +27,10 @@ def measure_distillation(model, data, job, size):
 
 
 def by_recipe(model, data):
-    r"""The paper's: 10,000 epochs of AdamW, here with propagation done once."""
     start = time.perf_counter()
-    torch.manual_seed(0)
-    with torch.no_grad():
-        probs = model(data.x, data.edge_index).softmax(dim=1)
-    operator = normalized_adjacency(data.edge_index, None, data.num_nodes, torch.float32)
-    inputs = operator @ (operator @ (operator @ data.x))
-    student = torch.nn.Linear(inputs.size(1), probs.size(1))
-    optimizer = torch.optim.AdamW(student.parameters(), lr=0.1, weight_decay=5e-6)
-    for _ in range(10_000):
-        optimizer.zero_grad()
-        loss = F.kl_div(student(inputs).log_softmax(dim=1), probs, reduction='batchmean')
-        loss.backward()
-        optimizer.step()
+    student, inputs, probs, kl = distill_by_recipe(model, data)
     agreement = (student(inputs).argmax(dim=1) == probs.argmax(dim=1)).double().mean()
-    return {'agreement': float(agreement), 'kl': float(loss), 'seconds': time.perf_counter() - start}
+    return {'agreement': float(agreement), 'kl': kl, 'seconds': time.perf_counter() - start}
 
 
 def measure_epochs(model, data, job, size):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from probes import logit, margin, probability
+from recipe import distill_by_recipe
 from torch_geometric.explain import Explainer, GNNExplainer, PGExplainer
 
 from pyg_dnx import DnX, FastDnX, ProbeDnX, SurrogateWarning
@@ -79,6 +80,13 @@ def distilled_edges(kind, **options):
         return Scores(edge=torch.stack([explanation.edge_score for explanation in batch]))
 
     return explain
+
+
+def recipe(probes, data, seed):
+    r"""FastDnX's scores of a surrogate that was distilled as in the paper."""
+    student, *_ = distill_by_recipe(probes.model, data)
+    power, hidden = adjacency(None)(probes, data, seed).node, data.x.double() @ student.weight.double().T
+    return Scores(power * (power @ hidden @ hidden.T))
 
 
 def adam(probes, data, seed):
@@ -179,9 +187,10 @@ UNTAUGHT = ('random', 'Ã', 'Ã^L')  # which never see the model
 # Against ground truth; the paper has GNNExplainer's edge masks.
 JUDGED = tuple(name for name in EXPLAINERS if name not in ('GNNExplainer, node mask', 'IG, probability', 'IG, margin'))
 VARIANTS = {
+    'FastDnX, recipe': recipe,
     'FastDnX, 2 masks': distilled(FastDnX, distillation='masked', num_masks=2),
-    'ProbeDnX, 64 probes': distilled(ProbeDnX, num_probes=64),
     'ProbeDnX, 128 probes': distilled(ProbeDnX, num_probes=128),
+    'ProbeDnX, 256 probes': distilled(ProbeDnX, num_probes=256),
     'ProbeDnX, logit': distilled(ProbeDnX, answer='logit'),
     'ProbeDnX, runner-up': distilled(ProbeDnX, contrast='runner_up'),
     'ProbeDnX, shortlist of 10': distilled(ProbeDnX, shortlist=10),
@@ -189,7 +198,8 @@ VARIANTS = {
 }
 # Held against one another on more teachers.
 PROBED = ('FastDnX', 'FastDnX, target', 'FastDnX, masked', 'ProbeDnX', 'IG, logit', 'IG, probability', 'random', 'Ã^L')
-PROBED = (*PROBED, *VARIANTS)
+PROBED = (*PROBED, *(name for name in VARIANTS if name != 'FastDnX, recipe'))
+BY_RECIPE = ('FastDnX', 'FastDnX, recipe')  # which differ in how the surrogate was distilled alone
 # Held against GNNExplainer on all graphs, with as many nodes as it can be asked about.
 RIVALS = (
     'FastDnX',

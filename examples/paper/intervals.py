@@ -47,9 +47,9 @@ def with_interval(draws):
     return {'value': float(draws[0]), 'low': float(low), 'high': float(high)}
 
 
-def matched(store, part, graph, one, other, shares=SHARES, model=None):
-    r"""Two explainers on the same teachers, of one kind if it is given, and nodes of a graph, or `None`."""
-    only = {} if model is None else {'model': model}
+def matched(store, part, graph, one, other, shares=SHARES, model=None, seed=None):
+    r"""Two explainers on the same teachers, of one kind or seed if it is given, and nodes of a graph, or `None`."""
+    only = {name: value for name, value in (('model', model), ('seed', seed)) if value is not None}
     pairs = [store.select(part, graph=graph, explainer=name, **only) for name in (one, other)]
     teachers = {job[2:4] for job in pairs[0]} & {job[2:4] for job in pairs[1]}
     if not teachers:
@@ -138,7 +138,8 @@ def probes_tables(store, explainers):
     return {
         'probes': means(store, 'probes', graphs, explainers, FEW),
         **{f'probes, {name}': gaps_of(name) for name in ('ProbeDnX', 'FastDnX, masked')},
-        'probes, by teacher': by_teacher(store, graphs),
+        'probes, by kind': by_teacher(store, graphs),
+        'probes, by teacher': by_teacher(store, graphs, each=True),
     }
 
 
@@ -149,6 +150,16 @@ def rivals_tables(store, explainers, rival='GNNExplainer, node mask'):
     return {
         'rivals': means(store, 'rivals', graphs, explainers, SHARES),
         **{f'rivals, {key}': gaps(store, 'rivals', graphs, pairs, f'minus {rival}', SHARES, (key,)) for key in TOLD},
+    }
+
+
+def recipe_tables(store, explainers):
+    r"""Faithfulness, and what the paper's recipe for distillation changes in it."""
+    graphs, (default, other) = [graph for graph in GRAPHS if store.select('recipe', graph=graph)], explainers
+    pairs = [(other, other, default)]
+    return {
+        'recipe': means(store, 'recipe', graphs, explainers, SHARES),
+        **{f'recipe, {key}': gaps(store, 'recipe', graphs, pairs, f'minus {default}', SHARES, (key,)) for key in TOLD},
     }
 
 
@@ -179,15 +190,38 @@ def gaps(store, part, graphs, comparisons, heading, shares, told=TOLD):
     return {'columns': [heading, *told, *graphs], 'rows': rows}
 
 
-def by_teacher(store, graphs):
-    r"""ProbeDnX's characterization minus that of both Integrated Gradients, for each kind of model on each graph."""
-    rows = []
+def by_teacher(store, graphs, each=False):
+    r"""ProbeDnX's characterization minus that of both Integrated Gradients, for each kind of model on each graph.
+
+    Or for each single teacher. A difference is sure if it is off zero even with all of them judged together.
+    """
+    others = ('IG, logit', 'IG, probability')
+    found = {}
     for graph in graphs:
-        for model in sorted({job.model for job in store.select('probes', graph=graph)}):
-            cells = []
-            for other in ('IG, logit', 'IG, probability'):
-                pair = matched(store, 'probes', graph, 'ProbeDnX', other, FEW, model)
-                cells.append(with_interval(pair[0].of(KEYS[0]) - pair[1].of(KEYS[0])) if pair else None)
-            if any(cells):
-                rows.append([graph, model, *cells])
-    return {'columns': ['graph', 'model', 'ProbeDnX minus IG, logit', 'ProbeDnX minus IG, probability'], 'rows': rows}
+        jobs = store.select('probes', graph=graph, explainer='ProbeDnX')
+        for fields in sorted({(job.model, job.seed) if each else (job.model,) for job in jobs}):
+            pairs = [matched(store, 'probes', graph, 'ProbeDnX', other, FEW, *fields) for other in others]
+            if all(pairs):
+                found[(graph, *fields)] = [one.of(KEYS[0]) - other.of(KEYS[0]) for one, other in pairs]
+    sure = iter(jointly_off_zero([gap for row in found.values() for gap in row]))
+    rows = [[*key, *({**with_interval(gap), 'sure': next(sure)} for gap in row)] for key, row in found.items()]
+    columns = ['graph', 'model', *(['seed'] if each else []), *(f'ProbeDnX minus {other}' for other in others)]
+    return {'columns': columns, 'rows': rows}
+
+
+def jointly_off_zero(gaps):
+    r"""Whether each of some differences [1 + REPEATS] is off zero by more than chance puts the farthest of all."""
+    if not gaps:
+        return []
+    value, draws = np.split(np.stack(gaps), [1], axis=1)
+    error = draws.std(axis=1, keepdims=True)
+    farthest = np.divide(np.abs(draws - value), error, out=np.zeros_like(draws), where=error > 0).max(axis=0)
+    return (np.abs(value) > np.quantile(farthest, 0.95) * error)[:, 0].tolist()
+
+
+def counts(table):
+    r"""How many differences of a table are above zero and below, by their intervals and with all judged together."""
+    cells = [cell for row in table['rows'] for cell in row if isinstance(cell, dict)]
+    off = {'above': [c for c in cells if c['low'] > 0], 'below': [c for c in cells if c['high'] < 0]}
+    found = {'all': len(cells), **{side: len(some) for side, some in off.items()}}
+    return found | {f'surely {side}': sum(c['sure'] for c in some) for side, some in off.items()}

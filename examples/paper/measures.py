@@ -109,6 +109,11 @@ def measure_faithfulness(model, data, job, size):
     return {'nodes': probes.nodes.tolist(), 'seconds': seconds} | faithfulness(probes, node, data.y)
 
 
+def measure_recipe(model, data, job, size):
+    r"""Against the ground truth on all nodes that have one, and against the model."""
+    return measure_truth(model, data, job, data.num_nodes) | measure_faithfulness(model, data, job, size)
+
+
 def faithfulness(probes, node, y):
     r"""For each share and node: whether the prediction changed, how far probabilities moved, whether it is right."""
     label = y[probes.nodes]

@@ -1,6 +1,6 @@
-r"""Writes what `run.py` measured as tables and pictures: docs/results.md, beyond.md, rivals.md, their JSON and images.
+r"""Writes what `run.py` measured as tables and pictures: docs/results.md, beyond.md, rivals.md and recipe.md.
 
-A page is written if there is something to say on it.
+With their JSON and images; a page is written if there is something to say on it.
 
 python examples/paper/page.py --out results --data FOLDER
 """
@@ -18,7 +18,7 @@ import pictures
 import summary
 import torch
 import torch_geometric
-from explainers import EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, RIVALS
+from explainers import BY_RECIPE, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, RIVALS
 from run import applies
 from sanity import CHECKED
 from store import Store
@@ -81,6 +81,26 @@ def tables(store):
     }
 
 
+def beyond(store):
+    found = intervals.probes_tables(store, PROBED)
+    families = ('by kind', 'by teacher')
+    counts = {f'{each}, {key}': n for each in families for key, n in intervals.counts(found[f'probes, {each}']).items()}
+    return {'tables': found, 'bars': counts}
+
+
+def rivals(store):
+    return {'tables': intervals.rivals_tables(store, RIVALS)}
+
+
+def recipe(store):
+    nodes = summary.recipe_table(store, BY_RECIPE)
+    counts = {f'{name}, met': summary.met_by(nodes, name) for name in BY_RECIPE}
+    return {'tables': {'nodes': nodes, **intervals.recipe_tables(store, BY_RECIPE)}, 'bars': counts}
+
+
+PAGES = {'probes': ('beyond', beyond), 'rivals': ('rivals', rivals), 'recipe': ('recipe', recipe)}  # of one part each
+
+
 def text(value):
     r"""A cell as it is printed: value, ± spread or [interval], (the paper's); bold if not below the paper's."""
     if value is None:
@@ -93,6 +113,8 @@ def text(value):
         found += f' ±{value["spread"]:.{digits}f}'
     if 'low' in value:
         found += f' [{value["low"]:.{digits}f}, {value["high"]:.{digits}f}]'
+    if value.get('sure'):
+        found += ' \\*'
     if value.get('paper') is not None:
         found = f'**{found}**' if value.get('met') else found
         found += f' ({value["paper"]:g})'
@@ -125,14 +147,10 @@ def main():
     os.makedirs(images, exist_ok=True)
     store = Store(args.out)
     store.records = {job: record for job, record in store.records.items() if applies(job)}
-    pages = {
-        'probes': ('beyond', intervals.probes_tables, PROBED),
-        'rivals': ('rivals', intervals.rivals_tables, RIVALS),
-    }
-    for part, (name, to_tables, explainers) in pages.items():
+    for part, (name, contents) in PAGES.items():
         if records := store.select(part):
-            write(name, {'made': made(records), 'tables': to_tables(store, explainers)}, args.docs)
-    if records := {job for job in store.records if job.part not in pages}:
+            write(name, {'made': made(records), **contents(store)}, args.docs)
+    if records := {job for job in store.records if job.part not in PAGES}:
         found = {'made': made(records), 'tables': tables(store), 'curves': intervals.curves(store, EXPLAINERS)}
         found['bars'] = summary.bars(found['tables'])
         write('results', found, args.docs)

@@ -11,7 +11,7 @@ import torch
 from pyg_dnx.subgraphs import Neighbourhoods
 from pyg_dnx.teacher import receptive_field
 
-MAX_ENTRIES = 2**24  # features of the copies at a time
+MAX_ENTRIES = 2**21  # features of the copies at a time; a few at once stay in the caches
 
 
 class Probes:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import measures
 from distillation import measure_distillation, measure_epochs
-from explainers import EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, RIVALS, UNTAUGHT
+from explainers import BY_RECIPE, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, RIVALS, UNTAUGHT
 from options import OPTIONS, RIDGES, measure_option, measure_ridge
 from sanity import CHECKED, PLANTED, measure_planted, measure_sanity
 from store import Job, Store
@@ -47,6 +47,7 @@ NODES = {
     'faithfulness': 60,
     'probes': 100,
     'rivals': 30,
+    'recipe': 60,
     'options': 40,
     'sanity': 30,
 }  # at most; else all that have a ground truth
@@ -71,6 +72,7 @@ PARTS = {
     'faithfulness': Part(MODELS, tuple(EXPLAINERS), measures.measure_faithfulness),
     'probes': Part((*MODELS, 'SAGE'), PROBED, measures.measure_faithfulness),
     'rivals': Part(MODELS, RIVALS, measures.measure_faithfulness),
+    'recipe': Part(PAPER_MODELS, BY_RECIPE, measures.measure_recipe),
     'options': Part(MODELS, tuple(OPTIONS), measure_option),
     'ridge': Part(MODELS, tuple(f'{ridge:g}' for ridge in RIDGES), measure_ridge),
     'sanity': Part(MODELS, CHECKED, measure_sanity),
@@ -94,11 +96,11 @@ def applies(job):
         return False
     if job.part == 'truth' and (job.graph in CITATION or (job.explainer in UNTAUGHT and job.model != 'GCN')):
         return False
-    if job.part in ('edges', 'epochs') and job.graph not in MOTIF_GRAPHS:
+    if job.part in ('edges', 'epochs', 'recipe') and job.graph not in MOTIF_GRAPHS:
         return False
     if job.part == 'probes':
         return job.graph in PROBED_ON
-    if job.part == 'times' or job.explainer == 'recipe':
+    if job.part == 'times' or (job.part == 'distillation' and job.explainer == 'recipe'):
         return job.seed == 0
     return job.explainer not in SLOW or job.seed < SLOW[job.explainer][1]
 

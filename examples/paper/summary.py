@@ -191,12 +191,24 @@ def times_table(store):
     return {'columns': ['ms a node', *GRAPHS], 'rows': rows}
 
 
-def bars(found):
+def recipe_table(store, explainers):
+    r"""Node accuracy, all held against the paper's figures for FastDnX."""
+    published = {model: dict.fromkeys(explainers, rows['FastDnX']) for model, rows in paper.NODES.items()}
+    keys = [(graph, 'accuracy') for graph in MOTIF_GRAPHS]
+    return by_explainer(store, 'recipe', keys, published, explainers, MOTIF_GRAPHS)
+
+
+def met_by(table, name):
     r"""In how many cells of a table an explainer is at or above the paper's figure."""
+    cells = [c for row in table['rows'] if row[1] == name for c in row[2:] if c and 'paper' in c]
+    return f'{sum(c["met"] for c in cells)} of {len(cells)}'
+
+
+def bars(found):
+    r"""What the page says of its tables in numbers."""
     counts = {}
     for table, name in product(('nodes', 'edges'), ('FastDnX', 'DnX', 'FastDnX, flow')):
-        cells = [c for row in found[table]['rows'] if row[1] == name for c in row[2:] if c and 'paper' in c]
-        counts[f'{table}, {name}, met'] = f'{sum(c["met"] for c in cells)} of {len(cells)}'
+        counts[f'{table}, {name}, met'] = met_by(found[table], name)
     for name in ('FastDnX', 'DnX'):
         met = []
         for all_nodes, others in zip(found['nodes']['rows'], found['nodes, others']['rows'], strict=False):

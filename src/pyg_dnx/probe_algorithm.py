@@ -23,7 +23,7 @@ from pyg_dnx.explanation import warn_about_missing_probes
 from pyg_dnx.memory import budget
 from pyg_dnx.pairs import Pairs
 from pyg_dnx.probe_rule import Prior, Probing, traits
-from pyg_dnx.probing import BLANK, UNDRAWN, Bits, ask, probe_masks
+from pyg_dnx.probing import BLANK, NUM_PROBES, UNDRAWN, Bits, ask, probe_masks
 from pyg_dnx.teacher import receptive_field
 
 SHARE_OF_MEMORY = 0.25  # that all outputs may take; above, only those along the targets are kept
@@ -82,7 +82,7 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         max_memory: int | None = None,
         doubt: float = DEFAULT_DOUBT,
         *,
-        num_probes: int = 1024,
+        num_probes: int = NUM_PROBES,
         answer: str = 'probability',
         shortlist: int = 0,
         distillation: str = 'masked',

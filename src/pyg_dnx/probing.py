@@ -19,11 +19,12 @@ from pyg_dnx import checks
 from pyg_dnx.teacher import masked_query, to_targets
 
 GOLDEN = 0.618034  # whose multiples fill the unit interval evenly
+NUM_PROBES = 1024  # unless the user says otherwise
 UNDRAWN = 2  # the first two masks keep all nodes, and none
 BLANK = 1  # the latter
 
 
-def probe_masks(num_nodes: int, num_probes: int = 128) -> Tensor:
+def probe_masks(num_nodes: int, num_probes: int = NUM_PROBES) -> Tensor:
     r"""The masks [num_probes + 2, num_nodes] of probes: all nodes, none, then random ones in complementary pairs.
 
     They are the same in every call, and fewer probes have the first of more. Pair k keeps a node with probability
@@ -31,7 +32,7 @@ def probe_masks(num_nodes: int, num_probes: int = 128) -> Tensor:
 
     Args:
         num_nodes (int): The number of nodes.
-        num_probes (int): The number of random masks.
+        num_probes (int): The number of random masks. (default: ``1024``, as for :class:`ProbeDnXAlgorithm`)
     """
     checks.count('num_nodes', num_nodes)
     checks.count('num_probes', num_probes, least=0)
