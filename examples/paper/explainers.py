@@ -84,7 +84,7 @@ def distilled_edges(kind, **options):
 
 def recipe(probes, data, seed):
     r"""FastDnX's scores of a surrogate that was distilled as in the paper."""
-    student, *_ = distill_by_recipe(probes.model, data)
+    student, *_ = distill_by_recipe(probes.model, data, probes.num_hops)
     power, hidden = adjacency(None)(probes, data, seed).node, data.x.double() @ student.weight.double().T
     return Scores(power * (power @ hidden @ hidden.T))
 

@@ -215,6 +215,7 @@ def jointly_off_zero(gaps):
         return []
     value, draws = np.split(np.stack(gaps), [1], axis=1)
     error = draws.std(axis=1, keepdims=True)
+    error[error < 1e-12] = 0.0  # rounding
     farthest = np.divide(np.abs(draws - value), error, out=np.zeros_like(draws), where=error > 0).max(axis=0)
     return (np.abs(value) > np.quantile(farthest, 0.95) * error)[:, 0].tolist()
 
@@ -224,4 +225,5 @@ def counts(table):
     cells = [cell for row in table['rows'] for cell in row if isinstance(cell, dict)]
     off = {'above': [c for c in cells if c['low'] > 0], 'below': [c for c in cells if c['high'] < 0]}
     found = {'all': len(cells), **{side: len(some) for side, some in off.items()}}
-    return found | {f'surely {side}': sum(c['sure'] for c in some) for side, some in off.items()}
+    sure = [cell['value'] for cell in cells if cell['sure']]
+    return found | {'surely above': sum(v > 0 for v in sure), 'surely below': sum(v < 0 for v in sure)}

@@ -111,7 +111,8 @@ def measure_faithfulness(model, data, job, size):
 
 def measure_recipe(model, data, job, size):
     r"""Against the ground truth on all nodes that have one, and against the model."""
-    return measure_truth(model, data, job, data.num_nodes) | measure_faithfulness(model, data, job, size)
+    truth = measure_truth(model, data, job, data.num_nodes)
+    return {'accuracy': truth['accuracy'], 'ceiling': truth['ceiling'], **measure_faithfulness(model, data, job, size)}
 
 
 def faithfulness(probes, node, y):

@@ -37,7 +37,7 @@ NOISES = (1e-9, 1e-7, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 3
 
 
 class Solution(NamedTuple):
-    weight: Tensor  # w, [b, K], but for what no effect is made of
+    weight: Tensor  # w, [b, K], or its part in the basis, if there is one
     multiple: Tensor  # κ (z · w), of the surrogate's effects, [b]
     error: Tensor  # what each answer is off from what all but its pair say of it, [b, 2K]
 
@@ -92,7 +92,7 @@ def choose_noise(gram: Tensor, size: Tensor, account: Tensor, answers: Tensor) -
 
 
 def _covariance(gram: Tensor, size: Tensor, account: Tensor, num_pairs: int) -> tuple[Tensor, Tensor, Tensor]:
-    r"""G + κ zzᵀ, g [b, 1] and κ z [b, K]."""
+    r"""G + κ zzᵀ, g [b, 1] and κ z [b, K], or [b, m] in a basis."""
     size = torch.where(size > 0.0, size, 1.0)[:, None]  # no neighbour has any effect: all pairs should be alike
     largest = account.abs().amax(dim=1, keepdim=True)
     is_heard = largest > 1e-150  # a surrogate that says the same of all probes has no account of them

@@ -168,7 +168,10 @@ class Probing(Rule):
         return _over(sums.values_in(rows, operator.num_nodes), rows.value)
 
     def _basis(self, rows: Rows, entry: Tensor) -> Tensor | None:
-        r"""A basis [b, K, m] of what the neighbours at ``entry`` [b, m] can do to the differences, if m is small."""
+        r"""A basis [b, K, m] of what the neighbours at ``entry`` [b, m] can do to the differences, if m is small.
+
+        Padding may add directions to it, which nothing is then said of.
+        """
         return torch.linalg.qr(self._halves(rows, entry).mT).Q if entry.size(1) <= self._few else None
 
     def _covariance(
@@ -245,7 +248,7 @@ class Probing(Rule):
 
         Those that are short enough for a basis are by themselves, whatever the others of the block.
         """
-        step, few = max(1, MAX_GRAM_SIZE // (self.masks.num_masks * self._width)), self._few
+        few = self._few
         for group, entry, inside in padded_rows(rows.length, self.masks.num_masks):
             long = int((rows.length[group] > few).sum())  # the longest come first
             blocks = (
@@ -253,6 +256,7 @@ class Probing(Rule):
                 (group[long:], entry[long:, :few], inside[long:, :few]),
             )
             for block in blocks:
+                step = max(1, MAX_GRAM_SIZE // (min(block[1].size(1), self.masks.num_masks) * self._width))
                 if block[0].numel() > 0:
                     yield from zip(*(part.split(step) for part in block), strict=True)
 

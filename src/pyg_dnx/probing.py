@@ -1,6 +1,6 @@
 r"""Probes: what the model answers for all nodes when the features of some are blanked.
 
-The same masks serve every node, so that a few evaluations of the model tell of all neighbourhoods at once.
+The same masks serve every node, so that all evaluations of the model tell of all neighbourhoods at once.
 """
 
 from __future__ import annotations
