@@ -110,9 +110,18 @@ def measure_faithfulness(model, data, job, size):
 
 
 def measure_recipe(model, data, job, size):
-    r"""Against the ground truth on all nodes that have one, and against the model."""
-    truth = measure_truth(model, data, job, data.num_nodes)
-    return {'accuracy': truth['accuracy'], 'ceiling': truth['ceiling'], **measure_faithfulness(model, data, job, size)}
+    r"""Accuracy on all nodes that have a ground truth, and faithfulness on some of any kind, by one surrogate."""
+    judged, asked = with_truth(data, job, data.num_nodes), sample(torch.arange(data.num_nodes), size, seed=job.seed)
+    probes = Probes(model, data, torch.cat([judged, asked]))
+    node, _, _ = explain(job.explainer, probes, data, job.seed)
+    found, rest = node.split([judged.numel(), asked.numel()])
+    truth = node_truth(data, judged)
+    count = int(truth[0].sum())
+    return {
+        'accuracy': float(top_precision(found, truth, count).mean()),
+        'ceiling': float((truth & found.isfinite()).sum(dim=1).double().mean()) / count,
+        **faithfulness(Probes(model, data, asked), rest, data.y),
+    }
 
 
 def faithfulness(probes, node, y):

@@ -1,14 +1,11 @@
 r"""The paper's recipe for distillation, with propagation done once."""
 
-from functools import lru_cache
-
 import torch
 import torch.nn.functional as F
 
 from pyg_dnx.adjacency import normalized_adjacency
 
 
-@lru_cache(maxsize=1)
 def distill_by_recipe(model, data, num_hops=3, epochs=10_000):
     r"""A linear student of what hops of propagation make of the features; and that, the targets and the KL."""
     torch.manual_seed(0)
