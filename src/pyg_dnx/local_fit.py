@@ -57,7 +57,8 @@ def solve(
     """
     difference, error_of_sum = _halves(answers)
     covariance, size, heard = _covariance(gram, size, account, difference.size(1))
-    covariance.diagonal(dim1=1, dim2=2).add_(0.5 * noise * size)
+    variance = 0.5 * noise * size  # of the noise in half a difference
+    covariance.diagonal(dim1=1, dim2=2).add_(variance)
     factor = torch.linalg.cholesky(covariance)
     inverse = torch.cholesky_inverse(factor)
     if basis is None:
@@ -65,10 +66,10 @@ def solve(
         error, multiple = weight / inverse.diagonal(dim1=1, dim2=2), (heard * weight).sum(dim=1)
     else:
         inner = basis.mT @ difference[:, :, None]
-        beyond = (difference - (basis @ inner)[:, :, 0]) / (0.5 * noise * size)
+        beyond = (difference - (basis @ inner)[:, :, 0]) / variance
         inner = torch.cholesky_solve(inner, factor)
         weight, multiple = (basis @ inner)[:, :, 0], (heard * inner[:, :, 0]).sum(dim=1)
-        diagonal = (basis @ inverse * basis).sum(dim=2) + (1.0 - basis.square().sum(dim=2)) / (0.5 * noise * size)
+        diagonal = (basis @ inverse * basis).sum(dim=2) + (1.0 - basis.square().sum(dim=2)) / variance
         error = (weight + beyond) / diagonal
     both = torch.stack([error_of_sum + error, error_of_sum - error], dim=2)
     return Solution(weight, multiple, both.flatten(1))
