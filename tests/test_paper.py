@@ -16,6 +16,7 @@ from torch_geometric.nn import GCN, GIN, SGConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import k_hop_subgraph, to_dense_adj
 
+from pyg_dnx import ProbeDnX
 from pyg_dnx.datasets import MotifDataset, node_truth
 
 sys.path.insert(0, str(Path(__file__).parents[1] / 'examples' / 'paper'))
@@ -374,6 +375,7 @@ def test_a_run_goes_on_where_it_stopped_and_becomes_a_page(tmp_path, monkeypatch
     monkeypatch.setattr(run, 'teacher', lambda kind, name, data, *_: teachers.build(kind, name, data).eval())
     command = ['run.py', '--quick', '--graphs', 'tree_cycles', '--models', 'GCN', 'SGC', '--out', str(tmp_path)]
     monkeypatch.setattr(explainers, 'distill_by_recipe', partial(distill_by_recipe, epochs=20))
+    monkeypatch.setitem(explainers.EXPLAINERS, 'ProbeDnX', explainers.distilled(ProbeDnX, num_probes=8))
     wanted = ['--explainers', '', 'FastDnX', 'FastDnX, recipe', 'ProbeDnX', 'Ã^L', 'default', '1e-05', '--parts']
     parts = ['teachers', 'truth', 'faithfulness', 'probes', 'rivals', 'recipe', 'options', 'ridge', 'sanity', 'planted']
     parts += ['times']

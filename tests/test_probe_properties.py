@@ -125,18 +125,21 @@ def test_chunks_change_nothing(top_k, monkeypatch):
     torch.testing.assert_close(case.explain(index).node_score, joint.node_score)
 
 
-@pytest.mark.parametrize('num_probes', [16, 100])
-def test_covariances_take_bounded_memory(num_probes, monkeypatch):
+@pytest.mark.parametrize(('num_probes', 'num_neighbours', 'num_equations'), [(16, 40, 9), (100, 40, 51), (100, 20, 20)])
+def test_covariances_take_bounded_memory(num_probes, num_neighbours, num_equations, monkeypatch):
+    r"""And have as many equations as pairs of probes, or as neighbours if these are few."""
     sizes, solve = [], probe_rule.local_fit.solve
     monkeypatch.setattr(
         probe_rule.local_fit, 'solve', lambda gram, *args: sizes.append(gram.numel()) or solve(gram, *args)
     )
     monkeypatch.setattr(probe_rule, 'MAX_GRAM_SIZE', 3 * 51**2)
+    group = torch.arange(40) // num_neighbours
+    edge_index = (group[:, None] == group).nonzero().T
     x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     algorithm = connected(ProbeDnX(num_probes=num_probes))
-    algorithm.explain_nodes(Teacher().eval(), x, torch.zeros(2, 0, dtype=torch.long))
+    algorithm.explain_nodes(Teacher().eval(), x, edge_index)
     assert max(sizes) <= 3 * 51**2
-    assert sum(sizes) == 40 * (num_probes // 2 + 1) ** 2
+    assert sum(sizes) == 40 * num_equations**2
 
 
 @pytest.mark.parametrize('index', [torch.tensor([0, 2, 3, 6]), torch.tensor([5, 0, 5]), None])
