@@ -7,6 +7,7 @@ from summary import GRAPHS
 
 SHARES = ('0.05', '0.1', '0.3', '0.5', '0.7')
 REPEATS = 1000
+ROUNDING = 1e-12
 KEYS = ('characterization', 'fidelity_plus', 'fidelity_minus', 'unfaithfulness', 'total_variation')
 
 
@@ -215,9 +216,8 @@ def jointly_off_zero(gaps):
         return []
     value, draws = np.split(np.stack(gaps), [1], axis=1)
     error = draws.std(axis=1, keepdims=True)
-    error[error < 1e-12] = 0.0  # rounding
-    farthest = np.divide(np.abs(draws - value), error, out=np.zeros_like(draws), where=error > 0).max(axis=0)
-    return (np.abs(value) > np.quantile(farthest, 0.95) * error)[:, 0].tolist()
+    farthest = np.divide(np.abs(draws - value), error, out=np.zeros_like(draws), where=error > ROUNDING).max(axis=0)
+    return (np.abs(value) > np.quantile(farthest, 0.95) * error + ROUNDING)[:, 0].tolist()
 
 
 def counts(table):
