@@ -15,7 +15,7 @@ extensions = [
     'sphinx_copybutton',
 ]
 myst_enable_extensions = ['dollarmath']
-myst_heading_anchors = 4  # as on GitHub, for links such as results.md#the-papers-tables
+myst_heading_anchors = 4  # as on GitHub, for links such as paper.md#node-accuracy-table-1
 
 autodoc_member_order = 'bysource'
 autodoc_preserve_defaults = True  # names, not what they hold

@@ -272,7 +272,7 @@ def test_one_surrogate_of_the_recipe_serves_both_measures():
 def test_a_dead_model_is_started_anew(monkeypatch):
     started = []
 
-    def train_once(model, data, epochs):
+    def train_once(model, data, epochs, rate):
         started.append(model.convs[0].lin.weight.clone())
         model.head[2].weight.data *= len(started) == epochs  # the others die
         model.head[2].bias.data.zero_()
@@ -293,37 +293,75 @@ def test_teachers_are_kept_on_disk(kind, name, tmp_path, monkeypatch):
     outputs = [model(data.x, data.edge_index) for model in models]
     assert outputs[0].equal(outputs[2])
     assert not outputs[0].equal(outputs[1])
+    monkeypatch.undo()
+    slow, again = (teachers.teacher(kind, name, data, 0, 2, tmp_path / 'new', rate) for rate in (1e-3, 1e-2))
+    assert not slow(data.x, data.edge_index).equal(outputs[0])  # kept under another name
+    assert again(data.x, data.edge_index).equal(outputs[0])
+
+
+def test_fidelity_on_real_graphs_is_how_far_accuracy_falls_on_what_is_kept(tmp_path):
+    found = store.Store(tmp_path)
+    record = {share: {'right_on_subgraph': [1, 0, 0, 1]} for share in ('0.3', '0.5')} | {'right': [1, 1, 0, 1]}
+    record['0.7'] = {'right_on_subgraph': [1, 1, 0, 1]}
+    found.add(store.Job('fidelity', 'Cora', 'GCN', 0, 'DnX'), record)
+    rows = summary.fidelity_tables(found, ['DnX'])['fidelity, real graphs']['rows']
+    assert [(row[:2], row[4]['value']) for row in rows] == [
+        (['30%', 'DnX'], 0.25),
+        (['50%', 'DnX'], 0.25),
+        (['70%', 'DnX'], 0.0),
+    ]
+
+
+def test_gin_is_normalised_where_it_stands_for_the_papers():
+    data = graph()
+    norms = [
+        sum(isinstance(module, torch.nn.BatchNorm1d) for module in teachers.build(kind, name, data).modules())
+        for kind, name in (('GIN', 'ba_house'), ('plain GIN', 'ba_house'), ('GIN', 'Cora'), ('plain GIN', 'Cora'))
+    ]
+    assert norms[0] > 0
+    assert norms[1:] == [0, 0, 0]
 
 
 def test_a_run_goes_on_where_it_stopped_and_becomes_a_page(tmp_path, monkeypatch):
     monkeypatch.setattr(run, 'load', lambda name, folder: MotifDataset(name)[0])
-    monkeypatch.setattr(run, 'teacher', lambda kind, name, data, *_: teachers.build(kind, name, data).eval())
+    rates = []
+
+    def teacher(kind, name, data, seed, epochs, folder, rate):
+        rates.append(rate)
+        return teachers.build(kind, name, data).eval()
+
+    monkeypatch.setattr(run, 'teacher', teacher)
     command = ['run.py', '--quick', '--graphs', 'tree_cycles', '--models', 'GCN', 'SGC', '--out', str(tmp_path)]
     monkeypatch.setattr(explainers, 'distill_by_recipe', partial(distill_by_recipe, epochs=20))
     monkeypatch.setitem(explainers.EXPLAINERS, 'ProbeDnX', explainers.distilled(ProbeDnX, num_probes=8))
     wanted = ['--explainers', '', 'FastDnX', 'FastDnX, recipe', 'ProbeDnX', 'Ã^L', 'default', '1e-05', '--parts']
     parts = ['teachers', 'truth', 'faithfulness', 'probes', 'rivals', 'recipe', 'options', 'ridge', 'sanity', 'planted']
-    parts += ['times']
+    parts += ['times', 'appendix']
     monkeypatch.setattr(sys, 'argv', [*command, *wanted, *parts])
     run.main()
     records = store.Store(tmp_path / 'quick').records
     assert {job.part for job in records} == set(parts)
     assert sum(job.part == 'truth' for job in records) == 3
+    assert rates[-1] == 0.001  # the appendix's
+    assert set(rates[:-1]) == {0.01}
     monkeypatch.setattr(run, 'measure', None)
     run.main()  # with nothing left to do
 
     folders = ['--out', str(tmp_path / 'quick'), '--data', str(tmp_path), '--docs', str(tmp_path / 'docs')]
     monkeypatch.setattr(sys, 'argv', ['page.py', *folders])
     page.main()
-    names = ('beyond', 'rivals', 'recipe', 'results')
-    beyond, rivals, recipe, text = ((tmp_path / 'docs' / f'{name}.md').read_text() for name in names)
-    assert not re.search(r'\{[A-Za-z]', beyond + rivals + recipe + text)  # every table and number is in its place
+    names = ('beyond', 'rivals', 'recipe', 'results', 'paper')
+    beyond, rivals, recipe, results, text = ((tmp_path / 'docs' / f'{name}.md').read_text() for name in names)
+    assert not re.search(r'\{[A-Za-z]', beyond + rivals + recipe + results + text)  # all is in its place
     assert re.search(r'\n\| GCN \| FastDnX, recipe \| –( \| –){2} \| \**\d+\.\d\** \(87.3\)', recipe)
     assert re.search(r'\n\| FastDnX, recipe \| -?0\.\d+ \[', recipe)  # minus FastDnX
     assert re.search(r'\n\| ProbeDnX \| 1 \| \d\.\d+ \[', rivals)
     assert re.search(r'\n\| FastDnX \| -?0\.\d+ \[', beyond)  # ProbeDnX minus it
     truth = records[store.Job('truth', 'tree_cycles', 'GCN', 0, 'FastDnX')]
     assert f'| GCN | FastDnX | – | – | – | {100 * truth["accuracy"]:.1f} (87.3) |' in text.replace('**', '')
+    appendix = records[store.Job('appendix', 'tree_cycles', 'GCN', 0, 'FastDnX')]
+    assert f'| GCN | FastDnX | – | – | – | {100 * appendix["accuracy"]:.1f} (87.3) |' in text.replace('**', '')
+    assert f'| GCN | – | – | – | {100 * appendix["test"]:.1f} (97.8) |' in text.replace('**', '')
     assert {path.name for path in (tmp_path / 'docs' / 'images').iterdir()} == {
         'fidelity.png',
         'times.png',

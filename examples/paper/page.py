@@ -1,6 +1,6 @@
-r"""Writes what `run.py` measured as tables and pictures: docs/results.md, beyond.md, rivals.md and recipe.md.
+r"""Writes what `run.py` measured as tables and pictures: docs/paper.md, results.md, beyond.md, rivals.md and recipe.md.
 
-With their JSON and images; a page is written if there is something to say on it.
+With their JSON and images; a page is written if there is something to say on it, and else left as it is.
 
 python examples/paper/page.py --out results --data FOLDER
 """
@@ -27,12 +27,14 @@ import pyg_dnx
 
 DOCS = osp.join(osp.dirname(__file__), '..', '..', 'docs')
 HERE = osp.dirname(__file__)
+TAUGHT = (*summary.PAPER_MODELS, 'plain GIN')
+MOTIF_TEACHERS = {model: figures[: len(summary.MOTIF_GRAPHS)] for model, figures in paper.TEACHERS.items()}
 # The paper has one edge score; the package's others are held against its figures, too.
 EDGES = {m: {e: rows[e.split(',')[0]] for e in EDGE_EXPLAINERS} for m, rows in paper.EDGES.items()}
 
 
-def tables(store):
-    r"""All tables, by name; each has columns and rows of labels and cells."""
+def papers_tables(store):
+    r"""The paper's tables, by name; each has columns and rows of labels and cells."""
     motif, bitcoin = summary.MOTIF_GRAPHS, summary.BITCOIN_GRAPHS
     both = (*motif, *bitcoin)
     tops = [(graph, f'top {size}') for graph in bitcoin for size in (3, 4, 5)]
@@ -48,21 +50,24 @@ def tables(store):
         found['rows'].append(['', 'ceiling', *ceilings])
         return found
 
-    nodes = summary.by_explainer(store, 'truth', [(g, 'accuracy') for g in motif], paper.NODES, JUDGED, motif)
+    accuracies = [(graph, 'accuracy') for graph in motif]
+    nodes = summary.by_explainer(store, 'truth', accuracies, paper.NODES, JUDGED, motif)
     ceilings = [
         summary.cell(summary.over_seeds(store, 'truth', 'ceiling', graph=g, explainer='FastDnX')) for g in motif
     ]
     nodes['rows'].append(['', 'ceiling', *ceilings])
     edges = summary.by_explainer(store, 'truth', [(g, 'auc') for g in motif], paper.EDGES, JUDGED, motif)
     scored = summary.by_explainer(store, 'edges', [(g, 'auc') for g in motif], EDGES, EDGE_EXPLAINERS, motif)
-    return {
-        'teachers': summary.by_model(store, 'teachers', 'accuracy', paper.TEACHERS, both, ''),
+    found = {
+        'teachers': summary.by_model(store, 'teachers', 'accuracy', paper.TEACHERS, both, '', TAUGHT),
         'distillation': summary.by_model(store, 'distillation', 'agreement', paper.DISTILLATION, both, 'ours'),
         'distillation, time': summary.distillation_time(store, both),
         'nodes': nodes,
         'nodes, others': summary.by_explainer(
             store, 'truth', [(g, 'accuracy_others') for g in motif], {}, JUDGED, motif
         ),
+        'appendix': summary.by_explainer(store, 'appendix', accuracies, paper.NODES, ('FastDnX', 'DnX'), motif),
+        'appendix, teachers': summary.by_model(store, 'appendix', 'test', MOTIF_TEACHERS, motif, 'FastDnX'),
         'epochs': summary.epochs_table(store),
         'bitcoin, 1-hop': precision('published', 1, paper.BITCOIN_FIRST_HOP),
         'bitcoin, 3-hop': precision('published', 3, paper.BITCOIN_NODES),
@@ -72,13 +77,20 @@ def tables(store):
             store, 'truth', [(g, 'auc') for g in bitcoin], paper.BITCOIN_EDGES, JUDGED, bitcoin
         ),
         **summary.fidelity_tables(store, JUDGED),
+        'times': summary.times_table(store),
+    }
+    return {'tables': found, 'bars': summary.bars(found)}
+
+
+def results(store):
+    found = {
         **intervals.faithfulness_tables(store, EXPLAINERS),
         'ridge': summary.ridge_table(store),
         'options': intervals.options_table(store),
         'sanity': summary.sanity_table(store, CHECKED),
         'planted': summary.planted_table(store),
-        'times': summary.times_table(store),
     }
+    return {'tables': found, 'curves': intervals.curves(store, EXPLAINERS)}
 
 
 def beyond(store):
@@ -98,7 +110,13 @@ def recipe(store):
     return {'tables': {'nodes': nodes, **intervals.recipe_tables(store, BY_RECIPE)}, 'bars': counts}
 
 
-PAGES = {'probes': ('beyond', beyond), 'rivals': ('rivals', rivals), 'recipe': ('recipe', recipe)}  # of one part each
+PAGES = {  # what is on each, and of which parts
+    'paper': (papers_tables, ('teachers', 'distillation', 'truth', 'appendix', 'edges', 'epochs', 'fidelity', 'times')),
+    'results': (results, ('faithfulness', 'options', 'ridge', 'sanity', 'planted')),
+    'beyond': (beyond, ('probes',)),
+    'rivals': (rivals, ('rivals',)),
+    'recipe': (recipe, ('recipe',)),
+}
 
 
 def text(value):
@@ -147,16 +165,15 @@ def main():
     os.makedirs(images, exist_ok=True)
     store = Store(args.out)
     store.records = {job: record for job, record in store.records.items() if applies(job)}
-    for part, (name, contents) in PAGES.items():
-        if records := store.select(part):
-            write(name, {'made': made(records), **contents(store)}, args.docs)
-    if records := {job for job in store.records if job.part not in PAGES}:
-        found = {'made': made(records), 'tables': tables(store), 'curves': intervals.curves(store, EXPLAINERS)}
-        found['bars'] = summary.bars(found['tables'])
-        write('results', found, args.docs)
-        pictures.draw_curves(found['curves'], osp.join(images, 'fidelity.png'))
-        pictures.draw_times(found['tables']['times'], osp.join(images, 'times.png'))
-        pictures.draw_degrees(args.data, osp.join(images, 'degrees.png'))
+    for name, (contents, parts) in PAGES.items():
+        if records := {job for job in store.records if job.part in parts}:
+            found = {'made': made(records), **contents(store)}
+            write(name, found, args.docs)
+            if name == 'results':
+                pictures.draw_curves(found['curves'], osp.join(images, 'fidelity.png'))
+            if name == 'paper':
+                pictures.draw_times(found['tables']['times'], osp.join(images, 'times.png'))
+                pictures.draw_degrees(args.data, osp.join(images, 'degrees.png'))
 
 
 def write(name, found, docs):

@@ -1,4 +1,4 @@
-r"""The pictures of docs/results.md. Colours are Okabe and Ito's, which colour-blind readers can tell apart."""
+r"""The pictures of docs/paper.md and results.md. Colours are Okabe and Ito's, for colour-blind readers, too."""
 
 import matplotlib
 

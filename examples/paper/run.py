@@ -1,7 +1,7 @@
 r"""Measures explainers on the paper's graphs: against its ground truth, and against the model itself.
 
 Results go to `--out`, one line of JSON each; an interrupted run goes on where it stopped. Then `page.py` makes the
-tables and pictures of docs/results.md.
+tables and pictures of docs/paper.md, results.md and others.
 
     python examples/paper/run.py --data FOLDER --quick
     python examples/paper/run.py --data FOLDER --parts truth --graphs ba_house --models GCN
@@ -22,7 +22,7 @@ from explainers import BY_RECIPE, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, R
 from options import OPTIONS, RIDGES, measure_option, measure_ridge
 from sanity import CHECKED, PLANTED, measure_planted, measure_sanity
 from store import Job, Store
-from teachers import CITATION, EPOCHS, accuracy, teacher
+from teachers import APPENDIX_RATE, CITATION, EPOCHS, RATE, accuracy, teacher
 from times import TIMED, measure_time
 from tqdm import tqdm
 
@@ -30,11 +30,11 @@ from pyg_dnx.datasets import BITCOIN_GRAPHS, MOTIF_GRAPHS, load
 
 REAL = (*BITCOIN_GRAPHS, 'Cora', 'CiteSeer')
 PAPER_MODELS = ('GCN', 'ARMA', 'GATED', 'GIN')
-MODELS = ('GCN', 'GAT', 'GIN')  # for faithfulness
+MODELS = ('GCN', 'GAT', 'plain GIN')  # for faithfulness
 PROBED_ON = ('Cora', 'CiteSeer', 'bitcoin_alpha', 'ba_community', 'tree_cycles', 'tree_grids')
 SLOW = {  # how many nodes are explained, with how many teachers of a kind
     'DnX, published': (50, 3),
-    'GNNExplainer': (30, 2),
+    'GNNExplainer': (30, 1),
     'GNNExplainer, node mask': (30, 2),
     'PGExplainer': (30, 1),
     'PGMExplainer': (20, 1),
@@ -45,6 +45,7 @@ SLOW = {  # how many nodes are explained, with how many teachers of a kind
 }
 NODES = {
     'faithfulness': 60,
+    'fidelity': 60,
     'probes': 100,
     'rivals': 30,
     'recipe': 60,
@@ -60,15 +61,21 @@ class Part(NamedTuple):
 
 
 def measure_teacher(model, data, job, size):
-    return {'accuracy': accuracy(model, data, data.test_mask)}
+    return {'accuracy': accuracy(model, data, data.test_mask), 'validation': accuracy(model, data, data.val_mask)}
+
+
+def measure_appendix(model, data, job, size):
+    return {'test': accuracy(model, data, data.test_mask), **measures.measure_truth(model, data, job, size)}
 
 
 PARTS = {
-    'teachers': Part((*PAPER_MODELS, 'GAT'), ('',), measure_teacher),
+    'teachers': Part((*PAPER_MODELS, 'plain GIN', 'GAT'), ('',), measure_teacher),
     'distillation': Part(PAPER_MODELS, ('ours', 'recipe'), measure_distillation),
     'truth': Part(PAPER_MODELS, JUDGED, measures.measure_truth),
+    'appendix': Part(PAPER_MODELS, ('FastDnX', 'DnX'), measure_appendix),
     'edges': Part(PAPER_MODELS, tuple(EDGE_EXPLAINERS), measures.measure_edges),
     'epochs': Part(PAPER_MODELS, ('DnX, published',), measure_epochs),
+    'fidelity': Part(('GCN',), JUDGED, measures.measure_faithfulness),
     'faithfulness': Part(MODELS, tuple(EXPLAINERS), measures.measure_faithfulness),
     'probes': Part((*MODELS, 'SAGE'), PROBED, measures.measure_faithfulness),
     'rivals': Part(MODELS, RIVALS, measures.measure_faithfulness),
@@ -96,7 +103,9 @@ def applies(job):
         return False
     if job.part == 'truth' and (job.graph in CITATION or (job.explainer in UNTAUGHT and job.model != 'GCN')):
         return False
-    if job.part in ('edges', 'epochs', 'recipe') and job.graph not in MOTIF_GRAPHS:
+    if job.part in ('appendix', 'edges', 'epochs', 'recipe') and job.graph not in MOTIF_GRAPHS:
+        return False
+    if job.part == 'fidelity' and job.graph in MOTIF_GRAPHS:
         return False
     if job.part == 'probes':
         return job.graph in PROBED_ON
@@ -111,9 +120,9 @@ def graph_of(name, folder):
 
 
 @lru_cache(maxsize=2)
-def model_of(graph, model, seed, data, out, quick):
+def model_of(graph, model, seed, rate, data, out, quick):
     epochs = 200 if quick else EPOCHS.get(graph, 1000)
-    return teacher(model, graph, graph_of(graph, data), seed, epochs, osp.join(out, 'teachers'))
+    return teacher(model, graph, graph_of(graph, data), seed, epochs, osp.join(out, 'teachers'), rate)
 
 
 def size_of(job, quick):
@@ -129,7 +138,7 @@ def size_of(job, quick):
 
 
 def measure(job, args):
-    where = args.data, args.out, args.quick
+    where = APPENDIX_RATE if job.part == 'appendix' else RATE, args.data, args.out, args.quick
     model = None if job.part == 'planted' else model_of(job.graph, job.model, job.seed, *where)
     more = [model_of(job.graph, job.model, job.seed + 1, *where)] if job.part == 'sanity' else []
     return PARTS[job.part].measure(model, graph_of(job.graph, args.data), job, size_of(job, args.quick), *more)

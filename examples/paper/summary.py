@@ -48,13 +48,13 @@ def over_seeds(store, part, key, **fields):
     return [record[key] for record in store.select(part, **fields).values() if key in record]
 
 
-def by_model(store, part, key, published, graphs, explainer):
+def by_model(store, part, key, published, graphs, explainer, models=PAPER_MODELS):
     r"""A table of models by graphs."""
     rows = []
-    for model in PAPER_MODELS:
+    for model in models:
         cells = [
             cell(over_seeds(store, part, key, graph=graph, model=model, explainer=explainer), figure)
-            for graph, figure in zip(graphs, published[model], strict=True)
+            for graph, figure in zip(graphs, published.get(model, [None] * len(graphs)), strict=True)
         ]
         rows.append([model, *cells])
     return {'columns': ['model', *graphs], 'rows': rows}
@@ -92,7 +92,7 @@ def fidelity_tables(store, explainers):
         for name in explainers:
             cells = []
             for graph, figure in zip(graphs, paper.REAL_FIDELITY[share].get(name, [None] * 5), strict=True):
-                records = store.select('faithfulness', graph=graph, model='GCN', explainer=name).values()
+                records = store.select('fidelity', graph=graph, model='GCN', explainer=name).values()
                 falls = [np.mean(r['right']) - np.mean(r[f'{share:g}']['right_on_subgraph']) for r in records]
                 cells.append(cell(falls, figure, scale=1.0))
             if any(cells):
@@ -207,7 +207,7 @@ def met_by(table, name):
 def bars(found):
     r"""What the page says of its tables in numbers."""
     counts = {}
-    for table, name in product(('nodes', 'edges'), ('FastDnX', 'DnX', 'FastDnX, flow')):
+    for table, name in product(('nodes', 'appendix', 'edges'), ('FastDnX', 'DnX', 'FastDnX, flow')):
         counts[f'{table}, {name}, met'] = met_by(found[table], name)
     for name in ('FastDnX', 'DnX'):
         met = []
