@@ -312,6 +312,11 @@ def test_fidelity_on_real_graphs_is_how_far_accuracy_falls_on_what_is_kept(tmp_p
     ]
 
 
+def test_records_of_models_that_a_part_no_longer_has_stay_off_its_page():
+    jobs = [store.Job('faithfulness', 'ba_house', model, 0, 'Ã^L') for model in ('GIN', 'plain GIN')]
+    assert [run.applies(job) for job in jobs] == [False, True]
+
+
 def test_gin_is_normalised_where_it_stands_for_the_papers():
     data = graph()
     norms = [
@@ -348,6 +353,9 @@ def test_a_run_goes_on_where_it_stopped_and_becomes_a_page(tmp_path, monkeypatch
     run.main()  # with nothing left to do
 
     folders = ['--out', str(tmp_path / 'quick'), '--data', str(tmp_path), '--docs', str(tmp_path / 'docs')]
+    monkeypatch.setattr(sys, 'argv', ['page.py', *folders, '--pages', 'rivals'])
+    page.main()
+    assert {path.name for path in (tmp_path / 'docs').glob('*.md')} == {'rivals.md'}
     monkeypatch.setattr(sys, 'argv', ['page.py', *folders])
     page.main()
     names = ('beyond', 'rivals', 'recipe', 'results', 'paper')

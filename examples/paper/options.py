@@ -51,7 +51,7 @@ def measured(explainer, explanations):
     return {name: listed(getattr(found, name)) for name in ('fidelity_plus', 'fidelity_minus', 'unfaithfulness')}
 
 
-RIDGES = (1e-7, 1e-6, 1.5e-6, 1e-5, 1e-4, 1e-3)
+RIDGES = (1e-7, 1e-6, 1.5e-6, 3e-6, 1e-5, 3e-5, 1e-4, 1e-3)
 
 
 def measure_ridge(model, data, job, size):

@@ -1,8 +1,9 @@
 r"""Writes what `run.py` measured as tables and pictures: docs/paper.md, results.md, beyond.md, rivals.md and recipe.md.
 
-With their JSON and images; a page is written if there is something to say on it, and else left as it is.
+With their JSON and images; a page is written whole, from what there is, or left as it is if there is nothing.
 
-python examples/paper/page.py --out results --data FOLDER
+    python examples/paper/page.py --out results --data FOLDER
+    python examples/paper/page.py --out results --data FOLDER --pages paper recipe
 """
 
 import argparse
@@ -160,12 +161,14 @@ def main():
     parser.add_argument('--out', default='results', help='the folder that run.py wrote')
     parser.add_argument('--data', default='data')
     parser.add_argument('--docs', default=DOCS)
+    parser.add_argument('--pages', nargs='+', default=list(PAGES), choices=list(PAGES))
     args = parser.parse_args()
     images = osp.join(args.docs, 'images')
     os.makedirs(images, exist_ok=True)
     store = Store(args.out)
     store.records = {job: record for job, record in store.records.items() if applies(job)}
-    for name, (contents, parts) in PAGES.items():
+    for name in args.pages:
+        contents, parts = PAGES[name]
         if records := {job for job in store.records if job.part in parts}:
             found = {'made': made(records), **contents(store)}
             write(name, found, args.docs)

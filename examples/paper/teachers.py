@@ -57,7 +57,7 @@ def train(kind, graph, data, seed, epochs, rate=RATE):
             return model
 
 
-def train_once(model, data, epochs, rate=RATE):
+def train_once(model, data, epochs, rate):
     r"""Keeps the last of the epochs that are best on the validation nodes."""
     optimizer = torch.optim.Adam(model.parameters(), lr=rate, weight_decay=5e-4)
     best, state = -1.0, {}
