@@ -1,9 +1,7 @@
 r"""The evaluation in examples/paper, against slow definitions that can be checked by eye."""
 
 import math
-import re
 import sys
-from functools import partial
 from itertools import pairwise, permutations, product
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from torch_geometric.nn import GCN, GIN, SGConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import k_hop_subgraph, to_dense_adj
 
-from pyg_dnx import ProbeDnX
 from pyg_dnx.datasets import MotifDataset, node_truth
 
 sys.path.insert(0, str(Path(__file__).parents[1] / 'examples' / 'paper'))
@@ -24,11 +21,8 @@ import explainers
 import intervals
 import measures
 import metrics
-import page
 import probes
-import run
 import store
-import summary
 import teachers
 from recipe import distill_by_recipe
 
@@ -299,20 +293,6 @@ def test_teachers_are_kept_on_disk(kind, name, tmp_path, monkeypatch):
     assert again(data.x, data.edge_index).equal(outputs[0])
 
 
-def test_fidelity_on_real_graphs_is_how_far_accuracy_falls_on_what_is_kept(tmp_path):
-    found = store.Store(tmp_path)
-    record = {share: {'right_on_subgraph': [1, 0, 0, 1]} for share in ('0.3', '0.5')} | {'right': [1, 1, 0, 1]}
-    record['0.7'] = {'right_on_subgraph': [1, 1, 0, 1]}
-    found.add(store.Job('fidelity', 'Cora', 'GCN', 0, 'DnX'), record)
-    rows = summary.fidelity_tables(found, ['DnX'])['fidelity, real graphs']['rows']
-    assert [(row[0], row[4]['value']) for row in rows] == [('30%', 0.25), ('50%', 0.25), ('70%', 0.0)]
-
-
-def test_records_of_models_that_a_part_no_longer_has_stay_off_its_page():
-    jobs = [store.Job('faithfulness', 'ba_house', model, 0, 'Ã^L') for model in ('GIN', 'plain GIN')]
-    assert [run.applies(job) for job in jobs] == [False, True]
-
-
 def test_gin_is_normalised_where_it_stands_for_the_papers():
     data = graph()
     norms = [
@@ -321,74 +301,6 @@ def test_gin_is_normalised_where_it_stands_for_the_papers():
     ]
     assert norms[0] > 0
     assert norms[1:] == [0, 0, 0]
-
-
-def test_a_run_goes_on_where_it_stopped_and_becomes_a_page(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, 'load', lambda name, folder: MotifDataset(name)[0])
-    rates = []
-
-    def teacher(kind, name, data, seed, epochs, folder, rate):
-        rates.append(rate)
-        return teachers.build(kind, name, data).eval()
-
-    monkeypatch.setattr(run, 'teacher', teacher)
-    command = ['run.py', '--quick', '--graphs', 'tree_cycles', '--models', 'GCN', 'SGC', '--out', str(tmp_path)]
-    monkeypatch.setattr(explainers, 'distill_by_recipe', partial(distill_by_recipe, epochs=20))
-    monkeypatch.setitem(explainers.EXPLAINERS, 'ProbeDnX', explainers.distilled(ProbeDnX, num_probes=8))
-    wanted = ['--explainers', '', 'FastDnX', 'FastDnX, recipe', 'ProbeDnX', 'Ã^L', 'default', '1e-05', '--parts']
-    parts = ['teachers', 'truth', 'faithfulness', 'probes', 'rivals', 'recipe', 'options', 'ridge', 'sanity', 'planted']
-    parts += ['times', 'appendix']
-    monkeypatch.setattr(sys, 'argv', [*command, *wanted, *parts])
-    run.main()
-    records = store.Store(tmp_path / 'quick').records
-    assert {job.part for job in records} == set(parts)
-    assert sum(job.part == 'truth' for job in records) == 3
-    assert rates[-1] == 0.001  # the appendix's
-    assert set(rates[:-1]) == {0.01}
-    monkeypatch.setattr(run, 'measure', None)
-    run.main()  # with nothing left to do
-
-    folders = ['--out', str(tmp_path / 'quick'), '--data', str(tmp_path), '--docs', str(tmp_path / 'docs')]
-    monkeypatch.setattr(sys, 'argv', ['page.py', *folders, '--pages', 'rivals'])
-    page.main()
-    assert {path.name for path in (tmp_path / 'docs').glob('*.md')} == {'rivals.md'}
-    monkeypatch.setattr(sys, 'argv', ['page.py', *folders])
-    page.main()
-    names = ('beyond', 'rivals', 'recipe', 'results', 'paper')
-    beyond, rivals, recipe, results, text = ((tmp_path / 'docs' / f'{name}.md').read_text() for name in names)
-    assert not re.search(r'\{[A-Za-z]', beyond + rivals + recipe + results + text)  # all is in its place
-    assert re.search(r'\n\| GCN \| FastDnX, recipe \| –( \| –){2} \| \**\d+\.\d\** \(87.3\)', recipe)
-    assert re.search(r'\n\| FastDnX, recipe \| -?0\.\d+ \[', recipe)  # minus FastDnX
-    assert re.search(r'\n\| ProbeDnX \| 1 \| \d\.\d+ \[', rivals)
-    assert re.search(r'\n\| FastDnX \| -?0\.\d+ \[', beyond)  # ProbeDnX minus it
-    truth = records[store.Job('truth', 'tree_cycles', 'GCN', 0, 'FastDnX')]
-    assert f'| GCN | FastDnX | – | – | – | {100 * truth["accuracy"]:.1f} (87.3) |' in text.replace('**', '')
-    appendix = records[store.Job('appendix', 'tree_cycles', 'GCN', 0, 'FastDnX')]
-    assert f'| GCN | FastDnX | – | – | – | {100 * appendix["accuracy"]:.1f} (87.3) |' in text.replace('**', '')
-    assert f'| GCN | – | – | – | {100 * appendix["test"]:.1f} (97.8) |' in text.replace('**', '')
-    assert {path.name for path in (tmp_path / 'docs' / 'images').iterdir()} == {
-        'fidelity.png',
-        'times.png',
-        'degrees.png',
-    }
-
-
-@pytest.mark.parametrize(
-    ('cell', 'expected'),
-    [
-        (None, '–'),
-        ({'value': 99.96, 'digits': 1}, '100.0'),
-        ({'value': 85.04, 'digits': 1, 'spread': 0.7, 'paper': 85.0, 'met': True}, '**85.0 ±0.7** (85)'),
-        ({'value': 0.5, 'low': 0.25, 'high': 0.75}, '0.500 [0.250, 0.750]'),
-    ],
-)
-def test_cells(cell, expected):
-    assert page.text(cell) == expected
-
-
-@pytest.mark.parametrize(('value', 'ceiling', 'met'), [(84.96, 100.0, True), (84.94, 100.0, False), (84.0, 84.0, True)])
-def test_met_is_at_or_above_the_papers_figure_or_the_ceiling(value, ceiling, met):
-    assert summary.cell([value / 100], 85.0, ceiling=ceiling)['met'] == met
 
 
 def test_gnn_explainer_leaves_nothing_behind_for_pg_explainer():

@@ -23,7 +23,7 @@ def record_of(seed, size, shift=0.0):
 def test_means_and_intervals():
     plus, minus = torch.tensor([0.1, 0.9, 1.0, 0.0, 0.5, 0.0]), torch.tensor([0.8, 0.9, 0.0, 0.3, 1.0, 1.0])
     assert metrics.characterization(plus, minus) == pytest.approx(metric.characterization_score(plus, minus).numpy())
-    job = store.Job('faithfulness', 'Cora', 'GCN', 0, 'FastDnX')
+    job = store.Job('probes', 'Cora', 'GCN', 0, 'FastDnX')
     records = {job._replace(seed=seed): record_of(seed, 40 + seed) for seed in range(3)}
     groups = [record[share] for record in records.values() for share in intervals.SHARES]
     found = intervals.Faithfulness(records)
@@ -56,13 +56,31 @@ def test_differences_are_between_the_same_teachers_and_nodes(tmp_path):
     assert tables['faithfulness, FastDnX']['rows'][0][:2] == ['slow', gap]
 
 
+def test_intervals_of_faithfulness_are_for_other_teachers_too():
+    job, levels = store.Job('faithfulness', 'Cora', 'GCN', 0, 'FastDnX'), np.linspace(0.0, 0.5, 6)
+    teachers = [job._replace(model=model, seed=seed) for model in ('GCN', 'GAT', 'GIN') for seed in (0, 1)]
+    flat = {
+        other: {share: dict.fromkeys(record_of(0, 1)['0.1'], [level] * 8) for share in intervals.SHARES}
+        for other, level in zip(teachers, levels, strict=True)
+    }  # where nodes don't differ
+    draws = intervals.Faithfulness(flat).of('unfaithfulness')
+    assert draws[0] == pytest.approx(levels.mean())
+    assert draws[1:].mean() == pytest.approx(levels.mean(), abs=0.01)
+    assert draws[1:].std() == pytest.approx(levels.std() / np.sqrt(6), rel=0.1)
+    same = {other._replace(explainer='DnX'): record for other, record in flat.items()}
+    assert (
+        intervals.Faithfulness(same).of('unfaithfulness').tolist() == draws.tolist()
+    )  # so that differences are paired
+    other_part = {other._replace(part='probes'): record for other, record in flat.items()}
+    assert intervals.Faithfulness(other_part).of('unfaithfulness')[1:] == pytest.approx(levels.mean())
+
+
 def test_rivals_are_held_against_gnn_explainer(tmp_path):
     records, rival = store.Store(tmp_path), 'GNNExplainer, node mask'
     for graph_name, (name, shift) in product(('Cora', 'ba_house'), (('FastDnX', 0.0), (rival, 0.25), ('random', 0.5))):
-        for seed in (0, 1) if name != 'random' else (0,):
-            records.add(store.Job('rivals', graph_name, 'GCN', seed, name), record_of(seed, 30, shift))
+        for seed in {'FastDnX': (0, 1, 2), rival: (0, 1), 'random': (0,)}[name]:
+            records.add(store.Job('faithfulness', graph_name, 'GCN', seed, name), record_of(seed, 30, shift))
     tables = intervals.rivals_tables(records, ('FastDnX', rival, 'random', 'missing'))
-    assert [row[:2] for row in tables['rivals']['rows']] == [['FastDnX', 4], [rival, 4]]  # as many teachers
     found = tables['rivals, unfaithfulness']
     assert found['columns'] == [f'minus {rival}', 'unfaithfulness', 'ba_house', 'Cora']
     assert [row[0] for row in found['rows']] == ['FastDnX', 'random']
@@ -70,8 +88,20 @@ def test_rivals_are_held_against_gnn_explainer(tmp_path):
         for cell in cells:  # over all graphs, and on each
             assert cell == pytest.approx(dict.fromkeys(('value', 'low', 'high'), gap))
     assert tables['rivals, characterization']['rows'][0][1:] != found['rows'][0][1:]
-    (both,) = intervals.gaps(records, 'rivals', ['Cora'], [('it', 'FastDnX', rival)], '', intervals.SHARES)['rows']
+    (both,) = intervals.gaps(records, 'faithfulness', ['Cora'], [('it', 'FastDnX', rival)], '', intervals.SHARES)[
+        'rows'
+    ]
     assert both == ['it', tables['rivals, characterization']['rows'][0][3], found['rows'][0][3], both[1]]
+
+    rows = tables['rivals']['rows']
+    assert len(tables['rivals']['columns']) == len(rows[0])
+    assert [row[:2] for row in rows] == [['FastDnX', 4], [rival, 4], ['random', 2]]  # the teachers of both
+    assert [row[-1] for row in rows] == ['0 / 2', None, '2 / 0']
+    assert [row[-2] for row in rows] == [found['rows'][0][1], None, found['rows'][1][1]]
+    means = [np.mean(record_of(s, 30)[share]['unfaithfulness']) for s in (0, 1) for share in intervals.SHARES]
+    assert [row[-3]['value'] for row in rows[:2]] == pytest.approx([np.mean(means), np.mean(means) + 0.25])
+    cells = [None, *({'low': low, 'high': high} for low, high in ((0.1, 0.2), (-0.1, 0.3), (-0.3, -0.1), (0.1, 1.0)))]
+    assert intervals.above_and_below(cells) == '2 / 1'
 
 
 def test_many_differences_are_judged_together(tmp_path):

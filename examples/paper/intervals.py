@@ -1,4 +1,4 @@
-r"""Tables of faithfulness, with intervals from resampling nodes, paired where explainers are compared."""
+r"""Tables of faithfulness, with intervals from resampling, paired where explainers are compared."""
 
 import numpy as np
 from metrics import characterization
@@ -8,11 +8,14 @@ from summary import GRAPHS
 SHARES = ('0.05', '0.1', '0.3', '0.5', '0.7')
 REPEATS = 1000
 ROUNDING = 1e-12
+ANY_TEACHER = (
+    'faithfulness',
+)  # parts whose intervals are for other teachers, too; those of others resample nodes only
 KEYS = ('characterization', 'fidelity_plus', 'fidelity_minus', 'unfaithfulness', 'total_variation')
 
 
 class Faithfulness:
-    r"""Records of one explainer on one graph, by job, and means over its teachers, resampled by nodes."""
+    r"""Records of one explainer on one graph, by job, and means over its teachers, resampled by nodes and teachers."""
 
     def __init__(self, records, size=None, shares=SHARES):
         self.jobs = list(records)
@@ -37,10 +40,15 @@ class Faithfulness:
     def of(self, key):
         r"""The mean over teachers and shares, [1 + REPEATS]."""
         if key == 'characterization':
-            values = characterization(self.draws('fidelity_plus'), self.draws('fidelity_minus'))
+            values = characterization(self.draws('fidelity_plus'), self.draws('fidelity_minus')).mean(axis=1)
         else:
-            values = self.draws(key)
-        return values.mean(axis=(0, 1))
+            values = self.draws(key).mean(axis=1)
+        count, first = len(self.jobs), self.jobs[0]
+        if first.part in ANY_TEACHER:
+            generator = np.random.default_rng(list(first.graph.encode()))  # the same for all explainers
+            teachers = generator.integers(count, size=(count, REPEATS))
+            values = np.take_along_axis(values, np.insert(teachers, 0, np.arange(count), axis=1), axis=0)
+        return values.mean(axis=0)
 
 
 def with_interval(draws):
@@ -145,13 +153,30 @@ def probes_tables(store, explainers):
 
 
 def rivals_tables(store, explainers, rival='GNNExplainer, node mask'):
-    r"""Means over all teachers, and what each explainer is ahead of GNNExplainer by, in either measure."""
-    graphs = [graph for graph in GRAPHS if store.select('rivals', graph=graph)]
+    r"""Each explainer on the teachers that GNNExplainer was run for, and what it is ahead by, in all and by graph."""
+    part = 'faithfulness'
+    graphs = [graph for graph in GRAPHS if store.select(part, graph=graph, explainer=rival)]
     pairs = [(name, name, rival) for name in explainers]
-    return {
-        'rivals': means(store, 'rivals', graphs, explainers, SHARES),
-        **{f'rivals, {key}': gaps(store, 'rivals', graphs, pairs, f'minus {rival}', SHARES, (key,)) for key in TOLD},
-    }
+    found = {key: gaps(store, part, graphs, pairs, f'minus {rival}', SHARES, (key,)) for key in TOLD}
+    rows = []
+    for name in explainers:
+        sides = [pair[0] for graph in graphs if (pair := matched(store, part, graph, name, rival))]
+        if sides:
+            row = [name, sum(len(side.jobs) for side in sides)]
+            for key, table in found.items():
+                row.append(with_interval(np.mean([side.of(key) for side in sides], axis=0)))
+                ahead = next((gap for label, *gap in table['rows'] if label == name), None)
+                row += [ahead[0], above_and_below(ahead[1:])] if ahead else [None, None]
+            rows.append(row)
+    columns = ['explainer', 'teachers']
+    for key in TOLD:
+        columns += [key, "minus GNNExplainer's", 'graphs above / below']
+    return {'rivals': {'columns': columns, 'rows': rows}, **{f'rivals, {key}': table for key, table in found.items()}}
+
+
+def above_and_below(cells):
+    r"""On how many graphs a difference is above zero, and below, by its interval."""
+    return f'{sum(c["low"] > 0 for c in cells if c)} / {sum(c["high"] < 0 for c in cells if c)}'
 
 
 def recipe_tables(store, explainers):

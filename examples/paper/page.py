@@ -1,6 +1,7 @@
 r"""Writes what `run.py` measured as tables and pictures: docs/paper.md, results.md, beyond.md, rivals.md and recipe.md.
 
-With their JSON and images; a page is written whole, from what there is, or left as it is if there is nothing.
+With their JSON and images. A page keeps what its JSON has of cells that were not measured anew, and is left as it is if
+nothing was.
 
     python examples/paper/page.py --out results --data FOLDER
     python examples/paper/page.py --out results --data FOLDER --pages paper recipe
@@ -12,6 +13,8 @@ import os
 import os.path as osp
 import platform
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 import intervals
 import paper
@@ -20,6 +23,7 @@ import summary
 import torch
 import torch_geometric
 from explainers import BY_RECIPE, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, RIVALS
+from keeping import by_cell, whole
 from run import applies
 from sanity import CHECKED
 from store import Store
@@ -28,6 +32,7 @@ import pyg_dnx
 
 DOCS = osp.join(osp.dirname(__file__), '..', '..', 'docs')
 HERE = osp.dirname(__file__)
+PAPER_PARTS = ('teachers', 'distillation', 'truth', 'appendix', 'edges', 'epochs', 'fidelity', 'times')
 TAUGHT = (*summary.PAPER_MODELS, 'plain GIN')
 MOTIF_TEACHERS = {model: figures[: len(summary.MOTIF_GRAPHS)] for model, figures in paper.TEACHERS.items()}
 # The paper has one edge score; the package's others are held against its figures, too.
@@ -80,43 +85,45 @@ def papers_tables(store):
         **summary.fidelity_tables(store, JUDGED),
         'times': summary.times_table(store),
     }
-    return {'tables': found, 'bars': summary.bars(found)}
+    return found
 
 
 def results(store):
-    found = {
+    return {
         **intervals.faithfulness_tables(store, EXPLAINERS),
         'ridge': summary.ridge_table(store),
         'options': intervals.options_table(store),
         'sanity': summary.sanity_table(store, CHECKED),
         'planted': summary.planted_table(store),
     }
-    return {'tables': found, 'curves': intervals.curves(store, EXPLAINERS)}
-
-
-def beyond(store):
-    found = intervals.probes_tables(store, PROBED)
-    families = ('by kind', 'by teacher')
-    counts = {f'{each}, {key}': n for each in families for key, n in intervals.counts(found[f'probes, {each}']).items()}
-    return {'tables': found, 'bars': counts}
-
-
-def rivals(store):
-    return {'tables': intervals.rivals_tables(store, RIVALS)}
 
 
 def recipe(store):
-    nodes = summary.recipe_table(store, BY_RECIPE)
-    counts = {f'{name}, met': summary.met_by(nodes, name) for name in BY_RECIPE}
-    return {'tables': {'nodes': nodes, **intervals.recipe_tables(store, BY_RECIPE)}, 'bars': counts}
+    return {'nodes': summary.recipe_table(store, BY_RECIPE), **intervals.recipe_tables(store, BY_RECIPE)}
 
 
-PAGES = {  # what is on each, and of which parts
-    'paper': (papers_tables, ('teachers', 'distillation', 'truth', 'appendix', 'edges', 'epochs', 'fidelity', 'times')),
-    'results': (results, ('faithfulness', 'options', 'ridge', 'sanity', 'planted')),
-    'beyond': (beyond, ('probes',)),
-    'rivals': (rivals, ('rivals',)),
-    'recipe': (recipe, ('recipe',)),
+def recipe_bars(found):
+    return {f'{name}, met': summary.met_by(found['nodes'], name) for name in BY_RECIPE}
+
+
+def beyond_bars(found):
+    families = ('by kind', 'by teacher')
+    return {f'{each}, {key}': n for each in families for key, n in intervals.counts(found[f'probes, {each}']).items()}
+
+
+class Page(NamedTuple):
+    parts: tuple
+    tables: Callable  # from a store, by name; each has columns and rows of labels and cells
+    bars: Callable = lambda found: {}  # what the page says of its tables in numbers
+    keep: Callable = whole  # what of an older table, if there is one
+
+
+PAGES = {
+    'paper': Page(PAPER_PARTS, papers_tables, summary.bars, by_cell),
+    'results': Page(('faithfulness', 'options', 'ridge', 'sanity', 'planted'), results),
+    'beyond': Page(('probes',), lambda store: intervals.probes_tables(store, PROBED), beyond_bars),
+    'rivals': Page(('faithfulness',), lambda store: intervals.rivals_tables(store, RIVALS)),
+    'recipe': Page(('recipe',), recipe, recipe_bars),
 }
 
 
@@ -145,15 +152,19 @@ def markdown(table):
     return '\n'.join('| ' + ' | '.join(summary.TITLES.get(word, word) for word in line) + ' |' for line in lines)
 
 
-def made(records):
-    r"""On what, with what, from which seeds and when."""
+def made(records, before=None):
+    r"""On what, with what, from which seeds and when; also before, for what was kept of that."""
     packages = {'torch': torch, 'torch_geometric': torch_geometric, 'pyg_dnx': pyg_dnx}
-    return {
+    seeds = {job.seed for job in records} | {int(seed) for seed in (before['seeds'].split(', ') if before else ())}
+    found = {
         'machine': f'{platform.machine()}, {os.cpu_count()} cores, no GPU',
         'versions': ', '.join(f'{name} {module.__version__}' for name, module in packages.items()),
-        'seeds': ', '.join(map(str, sorted({job.seed for job in records}))),
+        'seeds': ', '.join(map(str, sorted(seeds))),
         'date': time.strftime('%Y-%m-%d'),
     }
+    for key in ('machine', 'versions', 'date') if before else ():
+        found[key] = ' and '.join(dict.fromkeys([*before[key].split(' and '), found[key]]))
+    return found
 
 
 def main():
@@ -168,15 +179,28 @@ def main():
     store = Store(args.out)
     store.records = {job: record for job, record in store.records.items() if applies(job)}
     for name in args.pages:
-        contents, parts = PAGES[name]
-        if records := {job for job in store.records if job.part in parts}:
-            found = {'made': made(records), **contents(store)}
+        records = {job for job in store.records if job.part in PAGES[name].parts}
+        if records:
+            found = contents(name, store, records, args.docs)
+            if name == 'results' and (curves := intervals.curves(store, EXPLAINERS)):
+                found['curves'] = curves
+                pictures.draw_curves(curves, osp.join(images, 'fidelity.png'))
             write(name, found, args.docs)
-            if name == 'results':
-                pictures.draw_curves(found['curves'], osp.join(images, 'fidelity.png'))
             if name == 'paper':
                 pictures.draw_times(found['tables']['times'], osp.join(images, 'times.png'))
                 pictures.draw_degrees(args.data, osp.join(images, 'degrees.png'))
+
+
+def contents(name, store, records, docs):
+    r"""A page's tables and what is said of them, with what its JSON has of cells that were not measured anew."""
+    page, path = PAGES[name], osp.join(docs, f'{name}.json')
+    new, before = page.tables(store), {'tables': {}}
+    if osp.exists(path):
+        with open(path) as file:
+            before = json.load(file)
+    tables = {key: page.keep(table, before['tables'].get(key, table)) for key, table in new.items()}
+    kept = None if tables == new else before['made']
+    return {**before, 'made': made(records, kept), 'tables': tables, 'bars': page.bars(tables)}
 
 
 def write(name, found, docs):
@@ -187,7 +211,7 @@ def write(name, found, docs):
         page = file.read()
     for key, table in found['tables'].items():
         page = page.replace(f'{{{key}}}', markdown(table))
-    for key, value in {**found['made'], **found.get('bars', {})}.items():
+    for key, value in {**found['made'], **found['bars']}.items():
         page = page.replace(f'{{{key}}}', str(value))
     with open(osp.join(docs, f'{name}.md'), 'w') as file:
         file.write(page)
