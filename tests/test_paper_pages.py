@@ -1,6 +1,5 @@
 r"""The pages of the evaluation in examples/paper: from records to tables and text."""
 
-import copy
 import json
 import re
 import sys
@@ -14,7 +13,6 @@ from pyg_dnx.datasets import MotifDataset
 
 sys.path.insert(0, str(Path(__file__).parents[1] / 'examples' / 'paper'))
 import explainers
-import keeping
 import page
 import run
 import store
@@ -35,6 +33,7 @@ def test_fidelity_on_real_graphs_is_how_far_accuracy_falls_on_what_is_kept(tmp_p
 def test_records_of_models_that_a_part_no_longer_has_stay_off_its_page():
     jobs = [store.Job('faithfulness', 'ba_house', model, 0, 'Ã^L') for model in ('GIN', 'plain GIN')]
     assert [run.applies(job) for job in jobs] == [True, False]
+    assert not run.applies(jobs[0]._replace(part='a part that is no more'))
 
 
 def test_a_run_goes_on_where_it_stopped_and_becomes_a_page(tmp_path, monkeypatch):
@@ -107,85 +106,26 @@ def test_met_is_at_or_above_the_papers_figure_or_the_ceiling(value, ceiling, met
     assert summary.cell([value / 100], 85.0, ceiling=ceiling)['met'] == met
 
 
-def cell(value):
-    return {'value': value, 'digits': 1}
-
-
-OLD = {
-    'columns': ['model', 'explainer', 'Cora', 'CiteSeer'],
-    'rows': [
-        ['GCN', 'FastDnX', cell(1), None],
-        ['GCN', 'Saliency', cell(2), cell(3)],
-        ['GIN', 'FastDnX', None, cell(4)],
-        ['', 'ceiling', cell(5), cell(6)],
-    ],
-}
-
-
-def test_cells_that_were_not_measured_anew_are_kept():
-    rows = [
-        ['GCN', 'FastDnX', None, cell(10)],
-        ['GCN', 'Saliency', cell(20), None],
-        ['', 'ceiling', None, None],
-    ]
-    before, new = copy.deepcopy(OLD), {'columns': OLD['columns'], 'rows': rows}
-    found = keeping.by_cell(new, OLD)
-    assert before == OLD
-    assert found['columns'] == OLD['columns']
-    assert found['rows'] == [
-        ['GCN', 'FastDnX', cell(1), cell(10)],
-        ['GCN', 'Saliency', cell(20), cell(3)],
-        *OLD['rows'][2:],
-    ]
-    more = [['GCN', 'GNNExplainer', cell(7), None], ['ARMA', 'DnX', None, cell(8)]]
-    found = keeping.by_cell({'columns': OLD['columns'], 'rows': more}, OLD)['rows']
-    expected = [OLD['rows'][0], more[0], OLD['rows'][1], more[1], *OLD['rows'][2:]]
-    assert found == expected  # as if all had been measured at once
-    other = {'columns': ['model', 'explainer', 'Cora', 'PubMed'], 'rows': rows}
-    assert keeping.by_cell(other, OLD) is other
-
-
-def test_tables_of_which_nothing_was_measured_anew_are_kept():
-    empty = {'columns': OLD['columns'], 'rows': [['GCN', 'FastDnX', None, None]]}
-    some = {'columns': OLD['columns'], 'rows': [['GCN', 'FastDnX', None, cell(9)]]}
-    assert keeping.whole(empty, OLD) is OLD
-    assert keeping.whole({'columns': [], 'rows': []}, OLD) is OLD
-    assert keeping.whole(some, OLD) is some
-
-
-def test_a_page_says_when_what_it_keeps_was_made(tmp_path):
-    found = store.Store(tmp_path)
+def test_a_page_keeps_the_tables_of_parts_that_were_not_measured_anew(tmp_path):
+    found, old = store.Store(tmp_path), {'columns': ['option', 'value'], 'rows': [['ridge', {'value': 0.5}]]}
+    assert page.contents('results', found, tmp_path) is None
     found.add(store.Job('planted', 'Cora', 'SGC', 3, 'FastDnX'), {'error': 0.25, 'agreement': 1.0})
-    before = {'date': '2001-02-03', 'seeds': '0, 10', 'machine': 'one', 'versions': 'torch 1 and torch 2'}
-    tables = {'ridge': OLD, 'planted': OLD, 'options': OLD, 'sanity': OLD}
-    (tmp_path / 'results.json').write_text(json.dumps({'made': before, 'tables': tables, 'curves': 'these'}))
-    new = page.contents('results', found, found.records, tmp_path)
-    assert {name: table == OLD for name, table in new['tables'].items() if name in tables} == {
-        'ridge': True,
-        'planted': False,
-        'options': True,
-        'sanity': True,
-    }
-    assert new['curves'] == 'these'
-    today = page.made(found.records)
-    assert new['made'] == {
-        'date': f'2001-02-03 and {today["date"]}',
-        'seeds': '0, 3, 10',
-        'machine': f'one and {today["machine"]}',
-        'versions': f'torch 1 and torch 2 and {today["versions"]}',
-    }
-    assert page.contents('results', found, found.records, tmp_path / 'elsewhere')['made'] == today
+    alone = page.contents('results', found, tmp_path)
+    assert 'made_before' not in alone
+    assert alone['made']['seeds'] == '3'
+    names = set(alone['tables']) - {'planted'}
+    assert names == {'ridge', 'options', 'sanity', *(name for name in names if name.startswith('faithfulness'))}
 
-
-def test_one_cell_of_the_papers_tables_can_be_measured_by_itself(tmp_path):
-    docs = Path(__file__).parents[1] / 'docs'
-    old, found = json.loads((docs / 'paper.json').read_text(encoding='utf-8')), store.Store(tmp_path)
-    found.add(store.Job('truth', 'bitcoin_otc', 'GCN', 0, 'Saliency'), {'auc': 0.125})
-    new = page.contents('paper', found, found.records, docs)
-    assert new['bars'] == old['bars']
-    changed = {key for key in old['tables'] if new['tables'][key] != old['tables'][key]}
-    assert changed == {'bitcoin, edges'}
-    pairs = zip(old['tables']['bitcoin, edges']['rows'], new['tables']['bitcoin, edges']['rows'], strict=True)
-    ((_, row),) = ((before, after) for before, after in pairs if before != after)
-    assert row[:2] == ['GCN', 'Saliency']
-    assert row[3]['value'] == 12.5
+    before = {'date': '2001-02-03', 'seeds': '0, 10', 'machine': 'one', 'versions': 'Ã'}
+    json_of = {'made': before, 'tables': dict.fromkeys(alone['tables'], old), 'curves': 'these'}
+    for _ in range(2):  # the second time from its own result
+        (tmp_path / 'results.json').write_text(json.dumps(json_of, ensure_ascii=False), encoding='utf-8')
+        json_of = page.contents('results', found, tmp_path)
+        assert json_of['tables'] == {**dict.fromkeys(names, old), 'planted': alone['tables']['planted']}
+        assert json_of['curves'] == 'these'
+        assert json_of['made'] == alone['made']
+        assert json_of['made_before'] == before
+    page.write('results', json_of, tmp_path)
+    text = (tmp_path / 'results.md').read_text(encoding='utf-8')
+    assert {'2001-02-03', alone['made']['date']} <= set(re.findall(r'\d{4}-\d\d-\d\d', text))
+    assert page.contents('rivals', found, tmp_path) is None

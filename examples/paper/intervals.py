@@ -8,14 +8,12 @@ from summary import GRAPHS
 SHARES = ('0.05', '0.1', '0.3', '0.5', '0.7')
 REPEATS = 1000
 ROUNDING = 1e-12
-ANY_TEACHER = (
-    'faithfulness',
-)  # parts whose intervals are for other teachers, too; those of others resample nodes only
+ANY_TEACHER = 'faithfulness'  # the part whose intervals resample teachers, too; those of others resample nodes only
 KEYS = ('characterization', 'fidelity_plus', 'fidelity_minus', 'unfaithfulness', 'total_variation')
 
 
 class Faithfulness:
-    r"""Records of one explainer on one graph, by job, and means over its teachers, resampled by nodes and teachers."""
+    r"""Records of one explainer on one graph, by job, and means over its teachers, resampled."""
 
     def __init__(self, records, size=None, shares=SHARES):
         self.jobs = list(records)
@@ -44,7 +42,7 @@ class Faithfulness:
         else:
             values = self.draws(key).mean(axis=1)
         count, first = len(self.jobs), self.jobs[0]
-        if first.part in ANY_TEACHER:
+        if first.part == ANY_TEACHER:
             generator = np.random.default_rng(list(first.graph.encode()))  # the same for all explainers
             teachers = generator.integers(count, size=(count, REPEATS))
             values = np.take_along_axis(values, np.insert(teachers, 0, np.arange(count), axis=1), axis=0)
@@ -76,11 +74,11 @@ def faithfulness_tables(store, explainers):
         every = {graph: Faithfulness(records) for graph, records in found.items() if records}
         if every:
             means = (np.mean([one.of(key) for one in every.values()], axis=0) for key in KEYS)
-            overall.append([name, len(every), *map(with_interval, means)])
+            overall.append([name, sum(len(one.jobs) for one in every.values()), *map(with_interval, means)])
             cells = (with_interval(every[graph].of(KEYS[0])) if graph in every else None for graph in GRAPHS)
             by_graph.append([name, *cells])
     return {
-        'faithfulness': {'columns': ['explainer', 'graphs', *KEYS], 'rows': overall},
+        'faithfulness': {'columns': ['explainer', 'teachers', *KEYS], 'rows': overall},
         'faithfulness by graph': {'columns': ['explainer', *GRAPHS], 'rows': by_graph},
         'faithfulness, FastDnX': differences(store, 'FastDnX', explainers),
         'faithfulness, target': differences(store, 'FastDnX, target', explainers),

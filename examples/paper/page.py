@@ -1,7 +1,6 @@
 r"""Writes what `run.py` measured as tables and pictures: docs/paper.md, results.md, beyond.md, rivals.md and recipe.md.
 
-With their JSON and images. A page keeps what its JSON has of cells that were not measured anew, and is left as it is if
-nothing was.
+With their JSON and images. A page keeps its tables of parts that were not measured anew.
 
     python examples/paper/page.py --out results --data FOLDER
     python examples/paper/page.py --out results --data FOLDER --pages paper recipe
@@ -23,7 +22,6 @@ import summary
 import torch
 import torch_geometric
 from explainers import BY_RECIPE, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, RIVALS
-from keeping import by_cell, whole
 from run import applies
 from sanity import CHECKED
 from store import Store
@@ -64,7 +62,7 @@ def papers_tables(store):
     nodes['rows'].append(['', 'ceiling', *ceilings])
     edges = summary.by_explainer(store, 'truth', [(g, 'auc') for g in motif], paper.EDGES, JUDGED, motif)
     scored = summary.by_explainer(store, 'edges', [(g, 'auc') for g in motif], EDGES, EDGE_EXPLAINERS, motif)
-    found = {
+    return {
         'teachers': summary.by_model(store, 'teachers', 'accuracy', paper.TEACHERS, both, '', TAUGHT),
         'distillation': summary.by_model(store, 'distillation', 'agreement', paper.DISTILLATION, both, 'ours'),
         'distillation, time': summary.distillation_time(store, both),
@@ -85,17 +83,6 @@ def papers_tables(store):
         **summary.fidelity_tables(store, JUDGED),
         'times': summary.times_table(store),
     }
-    return found
-
-
-def results(store):
-    return {
-        **intervals.faithfulness_tables(store, EXPLAINERS),
-        'ridge': summary.ridge_table(store),
-        'options': intervals.options_table(store),
-        'sanity': summary.sanity_table(store, CHECKED),
-        'planted': summary.planted_table(store),
-    }
 
 
 def recipe(store):
@@ -112,18 +99,24 @@ def beyond_bars(found):
 
 
 class Page(NamedTuple):
-    parts: tuple
-    tables: Callable  # from a store, by name; each has columns and rows of labels and cells
+    tables: dict  # from parts to what makes tables of them, by name; each has columns and rows of labels and cells
     bars: Callable = lambda found: {}  # what the page says of its tables in numbers
-    keep: Callable = whole  # what of an older table, if there is one
 
 
 PAGES = {
-    'paper': Page(PAPER_PARTS, papers_tables, summary.bars, by_cell),
-    'results': Page(('faithfulness', 'options', 'ridge', 'sanity', 'planted'), results),
-    'beyond': Page(('probes',), lambda store: intervals.probes_tables(store, PROBED), beyond_bars),
-    'rivals': Page(('faithfulness',), lambda store: intervals.rivals_tables(store, RIVALS)),
-    'recipe': Page(('recipe',), recipe, recipe_bars),
+    'paper': Page({PAPER_PARTS: papers_tables}, summary.bars),
+    'results': Page(
+        {
+            ('faithfulness',): lambda store: intervals.faithfulness_tables(store, EXPLAINERS),
+            ('ridge',): lambda store: {'ridge': summary.ridge_table(store)},
+            ('options',): lambda store: {'options': intervals.options_table(store)},
+            ('sanity',): lambda store: {'sanity': summary.sanity_table(store, CHECKED)},
+            ('planted',): lambda store: {'planted': summary.planted_table(store)},
+        }
+    ),
+    'beyond': Page({('probes',): lambda store: intervals.probes_tables(store, PROBED)}, beyond_bars),
+    'rivals': Page({('faithfulness',): lambda store: intervals.rivals_tables(store, RIVALS)}),
+    'recipe': Page({('recipe',): recipe}, recipe_bars),
 }
 
 
@@ -152,19 +145,15 @@ def markdown(table):
     return '\n'.join('| ' + ' | '.join(summary.TITLES.get(word, word) for word in line) + ' |' for line in lines)
 
 
-def made(records, before=None):
-    r"""On what, with what, from which seeds and when; also before, for what was kept of that."""
+def made(records):
+    r"""On what, with what, from which seeds and when."""
     packages = {'torch': torch, 'torch_geometric': torch_geometric, 'pyg_dnx': pyg_dnx}
-    seeds = {job.seed for job in records} | {int(seed) for seed in (before['seeds'].split(', ') if before else ())}
-    found = {
+    return {
         'machine': f'{platform.machine()}, {os.cpu_count()} cores, no GPU',
         'versions': ', '.join(f'{name} {module.__version__}' for name, module in packages.items()),
-        'seeds': ', '.join(map(str, sorted(seeds))),
+        'seeds': ', '.join(map(str, sorted({job.seed for job in records}))),
         'date': time.strftime('%Y-%m-%d'),
     }
-    for key in ('machine', 'versions', 'date') if before else ():
-        found[key] = ' and '.join(dict.fromkeys([*before[key].split(' and '), found[key]]))
-    return found
 
 
 def main():
@@ -179,41 +168,51 @@ def main():
     store = Store(args.out)
     store.records = {job: record for job, record in store.records.items() if applies(job)}
     for name in args.pages:
-        records = {job for job in store.records if job.part in PAGES[name].parts}
-        if records:
-            found = contents(name, store, records, args.docs)
-            if name == 'results' and (curves := intervals.curves(store, EXPLAINERS)):
-                found['curves'] = curves
-                pictures.draw_curves(curves, osp.join(images, 'fidelity.png'))
-            write(name, found, args.docs)
-            if name == 'paper':
-                pictures.draw_times(found['tables']['times'], osp.join(images, 'times.png'))
-                pictures.draw_degrees(args.data, osp.join(images, 'degrees.png'))
+        found = contents(name, store, args.docs)
+        if found is None:
+            continue
+        if name == 'results' and (curves := intervals.curves(store, EXPLAINERS)):
+            found['curves'] = curves
+            pictures.draw_curves(curves, osp.join(images, 'fidelity.png'))
+        if name == 'paper':
+            pictures.draw_times(found['tables']['times'], osp.join(images, 'times.png'))
+            pictures.draw_degrees(args.data, osp.join(images, 'degrees.png'))
+        write(name, found, args.docs)
 
 
-def contents(name, store, records, docs):
-    r"""A page's tables and what is said of them, with what its JSON has of cells that were not measured anew."""
-    page, path = PAGES[name], osp.join(docs, f'{name}.json')
-    new, before = page.tables(store), {'tables': {}}
+def contents(name, store, docs):
+    r"""The tables of a page and what is said of them, or `None` if there is nothing new.
+
+    Of parts that were not measured anew, its JSON has the tables, and `made_before` says when they were made.
+    """
+    path, before = osp.join(docs, f'{name}.json'), {}
     if osp.exists(path):
-        with open(path) as file:
+        with open(path, encoding='utf-8') as file:
             before = json.load(file)
-    tables = {key: page.keep(table, before['tables'].get(key, table)) for key, table in new.items()}
-    kept = None if tables == new else before['made']
-    return {**before, 'made': made(records, kept), 'tables': tables, 'bars': page.bars(tables)}
+    tables, records, kept = {}, [], False
+    for parts, make in PAGES[name].tables.items():
+        found, here = make(store), [job for job in store.records if job.part in parts]
+        if not here and before:
+            found, kept = {key: before['tables'][key] for key in found}, True
+        tables, records = {**tables, **found}, records + here
+    if not records:
+        return None
+    earlier = {'made_before': before.get('made_before', before['made'])} if kept else {}
+    return {**before, 'made': made(records), **earlier, 'tables': tables, 'bars': PAGES[name].bars(tables)}
 
 
 def write(name, found, docs):
     r"""Fills in the page of this name."""
-    with open(osp.join(docs, f'{name}.json'), 'w') as file:
+    with open(osp.join(docs, f'{name}.json'), 'w', encoding='utf-8') as file:
         json.dump(found, file, indent=1, ensure_ascii=False)
-    with open(osp.join(HERE, f'{name}.md.in')) as file:
+    with open(osp.join(HERE, f'{name}.md.in'), encoding='utf-8') as file:
         page = file.read()
     for key, table in found['tables'].items():
         page = page.replace(f'{{{key}}}', markdown(table))
-    for key, value in {**found['made'], **found['bars']}.items():
+    before = {f'{key} before': value for key, value in found.get('made_before', found['made']).items()}
+    for key, value in {**found['made'], **before, **found['bars']}.items():
         page = page.replace(f'{{{key}}}', str(value))
-    with open(osp.join(docs, f'{name}.md'), 'w') as file:
+    with open(osp.join(docs, f'{name}.md'), 'w', encoding='utf-8') as file:
         file.write(page)
 
 
