@@ -16,10 +16,10 @@ class Faithfulness:
     r"""Records of one explainer on one graph, by job, and means over its teachers, resampled."""
 
     def __init__(self, records, size=None, shares=SHARES):
-        self.jobs = list(records)
+        self.jobs = sorted(records)  # so that the same teachers are drawn for all explainers
         self.groups = [
-            {key: np.array([record[share][key] for share in shares])[:, :size] for key in record[shares[0]]}
-            for record in records.values()
+            {key: np.array([records[job][share][key] for share in shares])[:, :size] for key in records[job][shares[0]]}
+            for job in self.jobs
         ]
 
     def draws(self, key):
@@ -43,7 +43,7 @@ class Faithfulness:
             values = self.draws(key).mean(axis=1)
         count, first = len(self.jobs), self.jobs[0]
         if first.part == ANY_TEACHER:
-            generator = np.random.default_rng(list(first.graph.encode()))  # the same for all explainers
+            generator = np.random.default_rng(list(first.graph.encode()))
             teachers = generator.integers(count, size=(count, REPEATS))
             values = np.take_along_axis(values, np.insert(teachers, 0, np.arange(count), axis=1), axis=0)
         return values.mean(axis=0)
@@ -63,7 +63,7 @@ def matched(store, part, graph, one, other, shares=SHARES, model=None, seed=None
         return None
     found = [{job: record for job, record in pair.items() if job[2:4] in teachers} for pair in pairs]
     size = min(len(record[shares[0]]['fidelity_plus']) for side in found for record in side.values())
-    return [Faithfulness(dict(sorted(side.items())), size, shares) for side in found]
+    return [Faithfulness(side, size, shares) for side in found]
 
 
 def faithfulness_tables(store, explainers):
