@@ -11,7 +11,7 @@ from summary import GRAPHS, MOTIF_GRAPHS, TITLES
 from pyg_dnx.datasets import load
 
 COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#999999')
-DRAWN = ('FastDnX', 'FastDnX, target', 'GNNExplainer, node mask', 'IG, logit', 'Saliency', 'Ã^L', 'random')
+DRAWN = ('FastDnX', 'FastDnX, masked', 'GNNExplainer, node mask', 'IG, logit', 'ProbeDnX', 'Ã^L', 'random')
 
 
 def draw_curves(curves, path):
