@@ -188,6 +188,8 @@ UNTAUGHT = ('random', 'Ã', 'Ã^L')  # which never see the model
 JUDGED = tuple(name for name in EXPLAINERS if name not in ('GNNExplainer, node mask', 'IG, probability', 'IG, margin'))
 VARIANTS = {
     'FastDnX, recipe': recipe,
+    'FastDnX, target, flow': distilled_edges(FastDnX, score='target', edge_score='flow'),
+    'FastDnX, masked, flow': distilled_edges(FastDnX, distillation='masked', edge_score='flow'),
     'FastDnX, 2 masks': distilled(FastDnX, distillation='masked', num_masks=2),
     'ProbeDnX, 128 probes': distilled(ProbeDnX, num_probes=128),
     'ProbeDnX, 256 probes': distilled(ProbeDnX, num_probes=256),
@@ -198,7 +200,7 @@ VARIANTS = {
 }
 # Held against one another on more teachers.
 PROBED = ('FastDnX', 'FastDnX, target', 'FastDnX, masked', 'ProbeDnX', 'IG, logit', 'IG, probability', 'random', 'Ã^L')
-PROBED = (*PROBED, *(name for name in VARIANTS if name != 'FastDnX, recipe'))
+PROBED = (*PROBED, *(name for name in VARIANTS if name != 'FastDnX, recipe' and 'flow' not in name))
 BY_RECIPE = ('FastDnX', 'FastDnX, recipe')  # which differ in how the surrogate was distilled alone
 # Held against GNNExplainer on all graphs, with as many nodes as it can be asked about.
 RIVALS = (
@@ -217,3 +219,18 @@ EDGE_EXPLAINERS = {
     'DnX, geometric': distilled_edges(DnX, edge_score='geometric'),
     'DnX, flow': distilled_edges(DnX, edge_score='flow'),
 }
+# Where it is known what a model must go by; PGExplainer would have to be trained on every graph.
+KNOWING = (
+    'FastDnX',
+    'FastDnX, target',
+    'FastDnX, masked',
+    'FastDnX, flow',
+    'FastDnX, target, flow',
+    'FastDnX, masked, flow',
+    'ProbeDnX',
+    'DnX',
+    'GNNExplainer',
+    'IG, logit',
+    'Saliency',
+    *UNTAUGHT,
+)

@@ -27,7 +27,7 @@ def explain(name, probes, data, seed):
     r"""Node scores [B, N] over what the model sees, edge scores [B, E] there, and seconds for each node."""
     shared_cache.clear()
     start = time.perf_counter()
-    node, edge = {**EXPLAINERS, **VARIANTS}[name](probes, data, seed)
+    node, edge = {**EXPLAINERS, **VARIANTS, **EDGE_EXPLAINERS}[name](probes, data, seed)
     seconds = (time.perf_counter() - start) / probes.nodes.numel()
     inside = probes.near[:, data.edge_index[0]] & probes.near[:, data.edge_index[1]]
     edge = (to_edges(node, data.edge_index) if edge is None else edge).masked_fill(~inside, -torch.inf)
@@ -96,9 +96,7 @@ def trust_record(probes, node):
 def measure_edges(model, data, job, size):
     r"""The AUC of the package's own edge scores."""
     probes = Probes(model, data, with_truth(data, job, size))
-    edge = EDGE_EXPLAINERS[job.explainer](probes, data, job.seed).edge
-    near_edge = probes.near[:, data.edge_index[0]] & probes.near[:, data.edge_index[1]]
-    edge = edge.masked_fill(~near_edge, -torch.inf)
+    _, edge, _ = explain(job.explainer, probes, data, job.seed)
     return {'nodes': probes.nodes.numel()} | edge_record(edge, edge_truth(data, probes.nodes))
 
 

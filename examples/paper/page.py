@@ -1,4 +1,4 @@
-r"""Writes what `run.py` measured as tables and pictures: docs/paper.md, results.md, beyond.md, rivals.md and recipe.md.
+r"""Writes what `run.py` measured as tables and pictures: docs/paper.md, results.md and others.
 
 With their JSON and images. A page keeps its tables of parts that were not measured anew.
 
@@ -21,7 +21,7 @@ import pictures
 import summary
 import torch
 import torch_geometric
-from explainers import BY_RECIPE, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, RIVALS
+from explainers import BY_RECIPE, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, KNOWING, PROBED, RIVALS
 from run import applies
 from sanity import CHECKED
 from store import Store
@@ -117,6 +117,14 @@ PAGES = {
     'beyond': Page({('probes',): lambda store: intervals.probes_tables(store, PROBED)}, beyond_bars),
     'rivals': Page({('faithfulness',): lambda store: intervals.rivals_tables(store, RIVALS)}),
     'recipe': Page({('recipe',): recipe}, recipe_bars),
+    'evidence': Page(
+        {
+            ('evidence',): lambda store: {
+                'evidence': summary.evidence_table(store, KNOWING),
+                'doubts': summary.doubts_table(store),
+            }
+        }
+    ),
 }
 
 

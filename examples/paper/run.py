@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import measures
 from distillation import measure_distillation, measure_epochs
-from explainers import BY_RECIPE, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, UNTAUGHT
+from evidence import EVIDENCE_GRAPHS, measure_evidence
+from explainers import BY_RECIPE, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, KNOWING, PROBED, UNTAUGHT
 from options import OPTIONS, RIDGES, measure_option, measure_ridge
 from sanity import CHECKED, PLANTED, measure_planted, measure_sanity
 from store import Job, Store
@@ -45,6 +46,7 @@ SLOW = {  # how many nodes are explained, with how many teachers of a kind
     'Saliency': (100, 3),
 }
 NODES = {
+    'evidence': 100,
     'faithfulness': 30,
     'fidelity': 60,
     'probes': 100,
@@ -77,6 +79,7 @@ PARTS = {
     'epochs': Part(PAPER_MODELS, ('DnX, published',), measure_epochs),
     'fidelity': Part(('GCN',), JUDGED, measures.measure_faithfulness),
     'faithfulness': Part(MODELS, tuple(EXPLAINERS), measures.measure_faithfulness),
+    'evidence': Part(('GCN',), KNOWING, measure_evidence),
     'probes': Part((*EARLIER, 'SAGE'), PROBED, measures.measure_faithfulness),
     'recipe': Part(PAPER_MODELS, BY_RECIPE, measures.measure_recipe),
     'options': Part(EARLIER, tuple(OPTIONS), measure_option),
@@ -100,6 +103,8 @@ def jobs(args):
 def applies(job):
     if job.part not in PARTS or job.model not in PARTS[job.part].models:
         return False
+    if (job.part == 'evidence') != (job.graph in EVIDENCE_GRAPHS):
+        return False
     if job.graph in CITATION and job.model in ('ARMA', 'GATED'):
         return False
     if job.part == 'truth' and (job.graph in CITATION or (job.explainer in UNTAUGHT and job.model != 'GCN')):
@@ -117,7 +122,7 @@ def applies(job):
 
 @lru_cache(maxsize=2)
 def graph_of(name, folder):
-    return load(name, folder)
+    return EVIDENCE_GRAPHS[name]() if name in EVIDENCE_GRAPHS else load(name, folder)
 
 
 @lru_cache(maxsize=2)
@@ -165,7 +170,7 @@ def main():
     parser.add_argument('--data', default='data', help="may have folders 'dnx', with published files, and 'planetoid'")
     parser.add_argument('--out', default='results')
     parser.add_argument('--parts', nargs='+', default=list(PARTS), choices=list(PARTS))
-    parser.add_argument('--graphs', nargs='+', default=[*MOTIF_GRAPHS, *REAL])
+    parser.add_argument('--graphs', nargs='+', default=[*MOTIF_GRAPHS, *REAL, *EVIDENCE_GRAPHS])
     parser.add_argument('--models', nargs='+')
     parser.add_argument('--explainers', nargs='+')
     parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2])

@@ -27,6 +27,15 @@ TITLES = {
     'total_variation': 'total variation',
 }
 
+EVIDENCE = {  # columns, by what they say: the graph and the key of its records
+    'Community': ('community', 'right'),
+    'edges that help': ('community', 'helps'),
+    'edges that harm': ('community', 'harms'),
+    'Negative evidence': ('negative_evidence', 'told'),
+    'in order': ('negative_evidence', 'ordered'),
+    'Infection': ('infection', 'precision'),
+}
+
 
 def cell(values, published=None, scale=100.0, **more):
     r"""The mean over seeds, its spread, and the paper's figure."""
@@ -189,6 +198,26 @@ def times_table(store):
                 [f'{name}, explain_nodes', *({'value': 1e3 * f[0]['batch'], 'digits': 3} if f else None for f in batch)]
             )
     return {'columns': ['ms a node', *GRAPHS], 'rows': rows}
+
+
+def evidence_table(store, explainers):
+    r"""How often explanations are right where it is known what the model must go by."""
+    rows = []
+    for name in explainers:
+        cells = []
+        for graph, key in EVIDENCE.values():
+            values = over_seeds(store, 'evidence', key, graph=graph, explainer=name)
+            cells.append(cell(values, paper.EVIDENCE.get(name, {}).get(key)))
+        rows.append([name, *cells])
+    return {'columns': ['explainer', *EVIDENCE], 'rows': rows}
+
+
+def doubts_table(store):
+    r"""How often FastDnX doubts its surrogate where its order of evidence is right, and where it is wrong."""
+    fields = dict(graph='negative_evidence', explainer='FastDnX')
+    keys = ('doubted right', 'doubted wrong')
+    cells = [cell(over_seeds(store, 'evidence', key, **fields)) for key in keys]
+    return {'columns': ['FastDnX on Negative evidence', 'in order', 'not in order'], 'rows': [['doubted, %', *cells]]}
 
 
 def recipe_table(store, explainers):
