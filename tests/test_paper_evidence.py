@@ -12,6 +12,8 @@ from torch_geometric.utils import contains_self_loops, degree, is_undirected
 sys.path.insert(0, str(Path(__file__).parents[1] / 'examples' / 'paper'))
 import evidence
 import explainers
+import page
+import run
 import store
 import summary
 
@@ -115,6 +117,8 @@ def colored():
 
 
 def for_and_against(probes, data):
+    blue, red = data.count[probes.nodes - 20].T
+    assert ((blue - red).abs().minimum(blue.minimum(red)) > 1).all()  # which are clear cases
     color, y = data.x.argmax(dim=1)[data.edge_index[0]], data.y[probes.nodes][:, None]
     return torch.where(color == y, 1.0, torch.where(color == evidence.WHITE, 0.0, -1.0))
 
@@ -166,7 +170,7 @@ def infection():
     r"""0 and 6 are infected; the way is 1-0, 2-1-0, 3-2-1-0; 5 has two, and with it 4; 7 is too far away."""
     pairs = torch.tensor([[0, 1], [1, 2], [2, 3], [0, 5], [5, 6], [4, 5], [3, 7], [2, 8], [8, 7]]).T
     y = torch.tensor([0, 1, 2, 3, 2, 1, 0, 4, 3])
-    x = torch.eye(5)[y]  # with which a model can be right
+    x = torch.eye(5)[torch.where(torch.arange(9) == 8, 0, y)]  # which a model may go by, wrong at 8
     every = torch.ones(9, dtype=torch.bool)
     return Data(x=x, edge_index=torch.cat([pairs, pairs.flip(0)], dim=1), y=y, test_mask=every)
 
@@ -188,10 +192,27 @@ def test_infection_asks_for_the_edges_on_the_way(judge):
     source, target = data.edge_index
     towards = (data.y[source] < data.y[target]).float()
     assert judge('infection', model, data, lambda p, d: way[p.nodes] * towards)['precision'] == 1.0
+    assert judge('infection', model, data, lambda p, d: way[p.nodes] * (1.0 - towards))['precision'] == 1.0
     assert judge('infection', model, data, lambda p, d: -1.0 * way[p.nodes] * towards)['precision'] < 0.2
     found = judge('infection', model, data, lambda p, d: way[p.nodes] * towards, size=2)
     assert found['nodes'] == 2
-    assert judge('infection', model, data, lambda p, d: way[p.nodes] * 1.0)['nodes'] == 4
+    assert judge('infection', model, data, lambda p, d: way[p.nodes] * 1.0)['nodes'] == 3
+
+
+def test_known_evidence_has_graphs_of_its_own(tmp_path, monkeypatch):
+    job = store.Job('evidence', 'infection', 'GCN', 0, 'FastDnX')
+    others = job._replace(part='faithfulness'), job._replace(graph='Cora')
+    assert [run.applies(one) for one in (job, *others)] == [True, False, False]
+    names = ['--graphs', 'infection', '--explainers', 'FastDnX', 'FastDnX, flow']
+    monkeypatch.setattr(sys, 'argv', ['run.py', '--quick', '--parts', 'evidence', *names, '--out', str(tmp_path)])
+    run.main()
+    by_ends, flow = (store.Store(tmp_path / 'quick').records[job._replace(explainer=name)] for name in names[3:])
+    assert (by_ends['nodes'], flow['nodes']) == (10, 10)
+    assert flow['precision'] > by_ends['precision'] > 0.3
+    docs = ['--out', str(tmp_path / 'quick'), '--docs', str(tmp_path), '--pages', 'evidence']
+    monkeypatch.setattr(sys, 'argv', ['page.py', *docs])
+    page.main()
+    assert '| FastDnX, flow | – | – | – | – | – |' in (tmp_path / 'evidence.md').read_text(encoding='utf-8')
 
 
 def test_the_table_of_known_evidence(tmp_path):
