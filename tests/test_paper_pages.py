@@ -106,7 +106,7 @@ def test_met_is_at_or_above_the_papers_figure_or_the_ceiling(value, ceiling, met
     assert summary.cell([value / 100], 85.0, ceiling=ceiling)['met'] == met
 
 
-def test_a_page_keeps_the_tables_of_parts_that_were_not_measured_anew(tmp_path):
+def test_a_page_keeps_the_tables_of_parts_that_were_not_measured_anew(tmp_path, monkeypatch):
     found, old = store.Store(tmp_path), {'columns': ['option', 'value'], 'rows': [['ridge', {'value': 0.5}]]}
     assert page.contents('results', found, tmp_path) is None
     found.add(store.Job('planted', 'Cora', 'SGC', 3, 'FastDnX'), {'error': 0.25, 'agreement': 1.0})
@@ -129,3 +129,5 @@ def test_a_page_keeps_the_tables_of_parts_that_were_not_measured_anew(tmp_path):
     text = (tmp_path / 'results.md').read_text(encoding='utf-8')
     assert {'2001-02-03', alone['made']['date']} <= set(re.findall(r'\d{4}-\d\d-\d\d', text))
     assert page.contents('rivals', found, tmp_path) is None
+    monkeypatch.setitem(page.PAGES, 'results', page.Page({('planted',): page.PAGES['results'].tables['planted',]}))
+    assert 'made_before' not in page.contents('results', found, tmp_path)  # where all is new

@@ -205,8 +205,9 @@ def contents(name, store, docs):
         tables, records = {**tables, **found}, records + here
     if not records:
         return None
-    earlier = {'made_before': before.get('made_before', before['made'])} if kept else {}
-    return {**before, 'made': made(records), **earlier, 'tables': tables, 'bars': PAGES[name].bars(tables)}
+    earlier = before.pop('made_before', before.get('made'))
+    dates = {'made': made(records), **({'made_before': earlier} if kept else {})}
+    return {**before, **dates, 'tables': tables, 'bars': PAGES[name].bars(tables)}
 
 
 def write(name, found, docs):
