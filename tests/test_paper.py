@@ -1,5 +1,6 @@
 r"""The evaluation in examples/paper, against slow definitions that can be checked by eye."""
 
+import copy
 import math
 import sys
 from itertools import pairwise, permutations, product
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 from torch_geometric.explain import CaptumExplainer, DummyExplainer, Explainer, metric
+from torch_geometric.explain.algorithm.utils import set_masks
 from torch_geometric.nn import GCN, GIN, SGConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import k_hop_subgraph, to_dense_adj
@@ -234,6 +236,17 @@ def test_faithfulness_is_that_of_pyg(case, monkeypatch):
         assert here['unfaithfulness'] == pytest.approx(metric.unfaithfulness(explainer, explanation), abs=2e-5)
         answer = on_subgraph(model, data, explanation.node_mask, node).argmax()
         assert here['right_on_subgraph'] == (answer == data.y[node])
+
+
+def test_edge_gradients_add_up_to_what_the_messages_do(case):
+    model, data, found = case
+    scores = explainers.edge_gradients(found, data, 0).edge
+    silent = copy.deepcopy(model)
+    set_masks(silent, torch.zeros(data.num_edges), data.edge_index, apply_sigmoid=False)
+    change = (model(data.x, data.edge_index) - silent(data.x, data.edge_index))[NODES]
+    torch.testing.assert_close(scores.sum(dim=1), change.gather(1, found.target[:, None])[:, 0], **CLOSE)
+    assert (scores != 0).any(dim=1).sum() > 4
+    assert not any(conv.explain for conv in model.convs)  # which is left as it was
 
 
 def test_the_recipe(case, monkeypatch):

@@ -89,7 +89,16 @@ def test_moved_edges(helps):
         assert not contains_self_loops(edges)
 
 
-def test_community_is_about_which_way_scores_go_when_edges_move(judge):
+def test_no_edge_is_moved_where_another_was_moved(monkeypatch):
+    monkeypatch.setattr(evidence, 'MOVED', 30)
+    y, node = torch.arange(16) // 8, torch.tensor(3)
+    into, between = torch.cartesian_prod(torch.arange(8, 16), torch.arange(8)), torch.combinations(torch.arange(8, 16))
+    for move, edges in ((evidence.move_inside, into), (evidence.move_towards, torch.cat([between, between.flip(1)]))):
+        _, found = move(Data(edge_index=edges.T, y=y, num_nodes=16), node, torch.Generator().manual_seed(0))
+        assert found.unique(dim=1).size(1) == len(edges)
+
+
+def test_community_is_about_which_way_scores_go_when_edges_move(judge, monkeypatch):
     data = evidence.community()
     model = mean_colors(data, 20.0 * torch.eye(10), num_hops=2)
 
@@ -102,6 +111,9 @@ def test_community_is_about_which_way_scores_go_when_edges_move(judge):
     assert found['right'] == found['helps'] == found['harms'] == 1.0
     assert (found['nodes'], found['moves']) == (12, 24)
     assert judge('community', Knowing(10), data, ideal)['moves'] == 0  # which don't touch it
+    assert judge('community', Swayed(data.edge_index), data, ideal)['moves'] == 0  # which is wrong afterwards
+    monkeypatch.setattr(evidence, 'MAX_MOVED_FOR', 3)
+    assert judge('community', model, data, ideal)['nodes'] == 3
     assert judge('community', model, data, lambda *a: -ideal(*a))['right'] == 0.0
     only_source = judge('community', model, data, lambda p, d: (d.y[d.edge_index[0]] == d.y[p.nodes[:, None]]).float())
     assert (only_source['helps'], only_source['harms']) == (1.0, 0.0)
@@ -131,8 +143,17 @@ def test_negative_evidence_is_told_from_white_nodes_and_counts_against(judge, co
 
     assert shares(for_and_against) == (1.0, 1.0)
     assert shares(lambda *a: -for_and_against(*a)) == (1.0, 0.0)
-    assert shares(lambda *a: for_and_against(*a).abs()) == (1.0, 0.0)
+    for sign in (1.0, -1.0):
+        assert shares(lambda *a, sign=sign: sign * for_and_against(*a).abs()) == (1.0, 0.0)
     assert shares(lambda *a: 0.0 * for_and_against(*a)) == (0.0, 0.0)
+    noise = torch.Generator().manual_seed(0)
+    assert shares(lambda *a: torch.rand(for_and_against(*a).shape, generator=noise))[0] == 0.0
+    asked = []
+    half = mean_colors(data, torch.tensor([[500.0, -500.0, 0.0], [-500.0, 500.0, 100.0]]))  # which favours red
+    judge('negative_evidence', half, data, lambda p, d: asked.extend(p.nodes) or for_and_against(p, d))
+    asked = torch.stack(asked)
+    assert torch.equal(half(data.x, data.edge_index).argmax(dim=1)[asked], data.y[asked])
+    assert not torch.equal(half(data.x, data.edge_index).argmax(dim=1), data.y)
 
 
 def test_doubts_are_told_from_where_the_order_is_right(colored, monkeypatch):
@@ -151,6 +172,18 @@ def test_doubts_are_told_from_where_the_order_is_right(colored, monkeypatch):
     found = evidence.measure_evidence(model, data, job, 12)
     assert found['ordered'] == pytest.approx(11 / 12)
     assert (found['doubted right'], found['doubted wrong']) == (0.0, 1.0)
+
+
+class Swayed(torch.nn.Module):
+    r"""Right by the colours of 1,000 nodes of a graph, and wrong, and less sure, once an edge of it has been moved."""
+
+    def __init__(self, edge_index):
+        super().__init__()
+        self.conv, self.edge_index = SGConv(10, 10, K=2), edge_index
+
+    def forward(self, x, edge_index):
+        sign = 1.0 if torch.equal(edge_index, self.edge_index) else -1.0
+        return sign * x + 0.0 * self.conv(x, edge_index)
 
 
 class Knowing(torch.nn.Module):
@@ -191,6 +224,9 @@ def test_infection_asks_for_the_edges_on_the_way(judge):
     towards = (data.y[source] < data.y[target]).float()
     assert judge('infection', model, data, lambda p, d: way[p.nodes] * towards)['precision'] == 1.0
     assert judge('infection', model, data, lambda p, d: way[p.nodes] * (1.0 - towards))['precision'] == 1.0
+    first = (data.y[source] == 0) | (data.y[target] == 0)  # the part of the way next to the infected node
+    third = judge('infection', model, data, lambda p, d: 2.0 * (way[p.nodes] & first) - 1.0 * way[p.nodes])['precision']
+    assert third == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
     assert judge('infection', model, data, lambda p, d: -1.0 * way[p.nodes] * towards)['precision'] < 0.2
     found = judge('infection', model, data, lambda p, d: way[p.nodes] * towards, size=2)
     assert found['nodes'] == 2

@@ -19,7 +19,7 @@ from pyg_dnx.datasets import load
 from pyg_dnx.datasets.seeding import add_split, seeded
 
 MOVED = 50  # edges at a time
-MAX_MOVES = 30  # nodes for which edges are moved, in either way
+MAX_MOVED_FOR = 30  # nodes
 BLUE, RED, WHITE = range(3)
 
 
@@ -76,7 +76,7 @@ def judge_community(model, data, job, size):
     is right before and after, and surer of the class, or less sure, afterwards.
     """
     right_at = model(data.x, data.edge_index).argmax(dim=1) == data.y
-    nodes = sample(right_at.nonzero()[:, 0], min(size, MAX_MOVES), seed=0)
+    nodes = sample(right_at.nonzero()[:, 0], min(size, MAX_MOVED_FOR), seed=0)
     before = Probes(model, data, nodes)
     scores = explain(job.explainer, before, data, job.seed)[1]
     generator, right = torch.Generator().manual_seed(0), {'helps': [], 'harms': []}
@@ -87,9 +87,9 @@ def judge_community(model, data, job, size):
             after = Probes(model, edited, node[None])
             if sign * (after.probs[0, label] - before.probs[row, label]) > 0 and after.target[0] == label:
                 found = explain(job.explainer, after, edited, job.seed)[1][0]
-                known = moved[(scores[row].isfinite() & found.isfinite())[moved]]
-                if known.numel() > 0:
-                    right[effect].append(bool(sign * (found[known].mean() - scores[row, known].mean()) > 0))
+                common = moved[(scores[row].isfinite() & found.isfinite())[moved]]
+                if common.numel() > 0:
+                    right[effect].append(bool(sign * (found[common].mean() - scores[row, common].mean()) > 0))
     right['right'] = right['helps'] + right['harms']
     return {'nodes': len(nodes), 'moves': len(right['right']), **{key: share(found) for key, found in right.items()}}
 
@@ -165,18 +165,10 @@ def judge_infection(model, data, job, size):
     right = (model(data.x, data.edge_index).argmax(dim=1) == data.y) & (length > 0)
     nodes = sample(right.nonzero()[:, 0], size, seed=0)
     edge = explain(job.explainer, Probes(model, data, nodes), data, job.seed)[1]
-    source, target = data.edge_index
-    once = source < target
-    both = torch.zeros(len(nodes), data.num_nodes, data.num_nodes, dtype=edge.dtype)
-    both[:, source, target] = edge
-    both = both + both.transpose(1, 2)
-    precision = torch.stack(
-        [
-            top_precision(both[[row]][:, source[once], target[once]], way[node][None, once], int(length[node]))[0]
-            for row, node in enumerate(nodes)
-        ]
-    )
-    return {'nodes': len(nodes), 'precision': float(precision.mean())}
+    once = data.edge_index[0] < data.edge_index[1]
+    both = (edge + edge[:, reverse(data)])[:, once]
+    pairs = zip(both, way[nodes][:, once], length[nodes].tolist(), strict=True)
+    return {'nodes': len(nodes), 'precision': share([float(top_precision(s[None], w[None], k)) for s, w, k in pairs])}
 
 
 def ways(data):
@@ -185,16 +177,19 @@ def ways(data):
     Where there are several, or there is none within reach, the length is zero, as it is at infected nodes.
     """
     source, target = data.edge_index
-    reach = int(data.y.max()) - 1
     way = torch.zeros(data.num_nodes, data.num_edges, dtype=torch.bool)
     count = (data.y == 0).long()  # of shortest ways
-    for distance in range(1, reach + 1):
+    for distance in range(1, int(data.y.max())):  # the last class is further away
         step = (data.y[target] == distance) & (data.y[source] == distance - 1)
         count.index_add_(0, target[step], count[source[step]])
         for edge in step.nonzero()[:, 0]:
             way[target[edge]] |= way[source[edge]]
             way[target[edge], edge] = True
-    back = torch.zeros(data.num_nodes, data.num_nodes, dtype=torch.long)
-    back[source, target] = torch.arange(data.num_edges)
-    length = torch.where((count == 1) & (data.y > 0) & (data.y <= reach), data.y, 0)
-    return way | way[:, back[target, source]], length
+    return way | way[:, reverse(data)], torch.where(count == 1, data.y, 0)
+
+
+def reverse(data):
+    r"""Where the other direction of each edge is, [E]."""
+    place = torch.zeros(data.num_nodes, data.num_nodes, dtype=torch.long)
+    place[tuple(data.edge_index)] = torch.arange(data.num_edges)
+    return place[tuple(data.edge_index.flip(0))]

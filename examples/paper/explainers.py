@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from probes import logit, margin, probability
+from probes import along, logit, margin, probability
 from recipe import distill_by_recipe
 from torch_geometric.explain import Explainer, GNNExplainer, PGExplainer
+from torch_geometric.explain.algorithm.utils import set_masks
 
 from pyg_dnx import DnX, FastDnX, ProbeDnX, SurrogateWarning
 from pyg_dnx.adjacency import normalized_adjacency
@@ -127,6 +128,21 @@ def gnn_explainer(kind):
     return explain
 
 
+def edge_gradients(probes, data, seed):
+    r"""Integrated Gradients of the logit from no messages to all of them, by PyG's masks of edges."""
+    model = copy.deepcopy(probes.model)  # which keeps the last mask
+
+    def explain(x, edge_index, root):
+        target, total = probes.model(x, edge_index)[root].argmax(dim=1), 0.0
+        for point, weight in along(50):
+            mask = torch.full((edge_index.size(1),), point, requires_grad=True)
+            set_masks(model, mask, edge_index, apply_sigmoid=False)
+            total = total + weight * torch.autograd.grad(logit(model(x, edge_index)[root], target).sum(), mask)[0]
+        return {'edge_mask': total}
+
+    return Scores(edge=node_by_node(explain, probes, data)[1])
+
+
 def pg_explainer(probes, data, seed):
     r"""30 epochs on the nodes that it then explains, as its authors do."""
     torch.manual_seed(seed)
@@ -188,9 +204,6 @@ UNTAUGHT = ('random', 'Ã', 'Ã^L')  # which never see the model
 JUDGED = tuple(name for name in EXPLAINERS if name not in ('GNNExplainer, node mask', 'IG, probability', 'IG, margin'))
 VARIANTS = {
     'FastDnX, recipe': recipe,
-    'FastDnX, target, flow': distilled_edges(FastDnX, score='target', edge_score='flow'),
-    'FastDnX, masked, flow': distilled_edges(FastDnX, distillation='masked', edge_score='flow'),
-    'ProbeDnX, flow': distilled_edges(ProbeDnX, edge_score='flow'),
     'FastDnX, 2 masks': distilled(FastDnX, distillation='masked', num_masks=2),
     'ProbeDnX, 128 probes': distilled(ProbeDnX, num_probes=128),
     'ProbeDnX, 256 probes': distilled(ProbeDnX, num_probes=256),
@@ -201,7 +214,7 @@ VARIANTS = {
 }
 # Held against one another on more teachers.
 PROBED = ('FastDnX', 'FastDnX, target', 'FastDnX, masked', 'ProbeDnX', 'IG, logit', 'IG, probability', 'random', 'Ã^L')
-PROBED = (*PROBED, *(name for name in VARIANTS if name != 'FastDnX, recipe' and 'flow' not in name))
+PROBED = (*PROBED, *(name for name in VARIANTS if name != 'FastDnX, recipe'))
 BY_RECIPE = ('FastDnX', 'FastDnX, recipe')  # which differ in how the surrogate was distilled alone
 # Held against GNNExplainer on all graphs, with as many nodes as it can be asked about.
 RIVALS = (
@@ -220,19 +233,26 @@ EDGE_EXPLAINERS = {
     'DnX, geometric': distilled_edges(DnX, edge_score='geometric'),
     'DnX, flow': distilled_edges(DnX, edge_score='flow'),
 }
+EDGE_VARIANTS = {
+    'FastDnX, target, flow': distilled_edges(FastDnX, score='target', edge_score='flow'),
+    'FastDnX, masked, flow': distilled_edges(FastDnX, distillation='masked', edge_score='flow'),
+    'ProbeDnX, flow': distilled_edges(ProbeDnX, edge_score='flow'),
+    'IG, edges': edge_gradients,
+}
 # Where it is known what a model must go by; PGExplainer would have to be trained on every graph.
-KNOWING = (
+BY_EVIDENCE = (
     'FastDnX',
-    'FastDnX, target',
-    'FastDnX, masked',
     'FastDnX, flow',
+    'FastDnX, target',
     'FastDnX, target, flow',
+    'FastDnX, masked',
     'FastDnX, masked, flow',
     'ProbeDnX',
     'ProbeDnX, flow',
     'DnX',
     'GNNExplainer',
     'IG, logit',
+    'IG, edges',
     'Saliency',
     *UNTAUGHT,
 )

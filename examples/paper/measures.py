@@ -4,7 +4,7 @@ import time
 from itertools import product
 
 import torch
-from explainers import EDGE_EXPLAINERS, EXPLAINERS, VARIANTS, to_edges, to_nodes
+from explainers import EDGE_EXPLAINERS, EDGE_VARIANTS, EXPLAINERS, VARIANTS, to_edges, to_nodes
 from metrics import auc, highest, size_of, top_precision
 from probes import Probes
 
@@ -27,7 +27,7 @@ def explain(name, probes, data, seed):
     r"""Node scores [B, N] over what the model sees, edge scores [B, E] there, and seconds for each node."""
     shared_cache.clear()
     start = time.perf_counter()
-    node, edge = {**EXPLAINERS, **VARIANTS, **EDGE_EXPLAINERS}[name](probes, data, seed)
+    node, edge = {**EXPLAINERS, **VARIANTS, **EDGE_EXPLAINERS, **EDGE_VARIANTS}[name](probes, data, seed)
     seconds = (time.perf_counter() - start) / probes.nodes.numel()
     inside = probes.near[:, data.edge_index[0]] & probes.near[:, data.edge_index[1]]
     edge = (to_edges(node, data.edge_index) if edge is None else edge).masked_fill(~inside, -torch.inf)

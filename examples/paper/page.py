@@ -21,7 +21,7 @@ import pictures
 import summary
 import torch
 import torch_geometric
-from explainers import BY_RECIPE, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, KNOWING, PROBED, RIVALS
+from explainers import BY_EVIDENCE, BY_RECIPE, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, RIVALS
 from run import applies
 from sanity import CHECKED
 from store import Store
@@ -120,7 +120,7 @@ PAGES = {
     'evidence': Page(
         {
             ('evidence',): lambda store: {
-                'evidence': summary.evidence_table(store, KNOWING),
+                'evidence': summary.evidence_table(store, BY_EVIDENCE),
                 'doubts': summary.doubts_table(store),
             }
         }

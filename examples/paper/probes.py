@@ -68,16 +68,21 @@ class Probes:
         `of` turns outputs [B, C] and target classes [B] into what is explained [B]. The steps are those of captum.
         """
         scores = torch.zeros(self.near.shape)
-        points, weights = np.polynomial.legendre.leggauss(steps) if steps else (np.ones(1), np.full(1, 2.0))
         for rows, part in self.parts:
             x, total = self.data.x[part.node], 0.0
-            for point, weight in zip(0.5 * (points + 1.0), 0.5 * weights, strict=True):
-                inputs = (float(point) * x).requires_grad_()
+            for point, weight in along(steps) if steps else [(1.0, 1.0)]:
+                inputs = (point * x).requires_grad_()
                 outputs = of(self.model(inputs, part.edge_index)[part.root], self.target[rows])
-                total = total + float(weight) * torch.autograd.grad(outputs.sum(), inputs)[0]
+                total = total + weight * torch.autograd.grad(outputs.sum(), inputs)[0]
             score = (total * x if steps else total.abs()).sum(dim=1)
             scores[rows[part.owner], part.node] = score
         return scores
+
+
+def along(steps):
+    r"""Points from zero to one and their weights, by Gauss and Legendre."""
+    points, weights = np.polynomial.legendre.leggauss(steps)
+    return list(zip((0.5 * (points + 1.0)).tolist(), (0.5 * weights).tolist(), strict=True))
 
 
 def logit(outputs, target):

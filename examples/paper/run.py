@@ -19,7 +19,7 @@ from typing import NamedTuple
 import measures
 from distillation import measure_distillation, measure_epochs
 from evidence import EVIDENCE_GRAPHS, measure_evidence
-from explainers import BY_RECIPE, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, KNOWING, PROBED, UNTAUGHT
+from explainers import BY_EVIDENCE, BY_RECIPE, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, UNTAUGHT
 from options import OPTIONS, RIDGES, measure_option, measure_ridge
 from sanity import CHECKED, PLANTED, measure_planted, measure_sanity
 from store import Job, Store
@@ -42,6 +42,7 @@ SLOW = {  # how many nodes are explained, with how many teachers of a kind
     'IG, logit': (60, 3),
     'IG, probability': (60, 3),
     'IG, margin': (60, 3),
+    'IG, edges': (60, 3),
     'Saliency': (100, 3),
 }
 NODES = {
@@ -78,7 +79,7 @@ PARTS = {
     'epochs': Part(PAPER_MODELS, ('DnX, published',), measure_epochs),
     'fidelity': Part(('GCN',), JUDGED, measures.measure_faithfulness),
     'faithfulness': Part(MODELS, tuple(EXPLAINERS), measures.measure_faithfulness),
-    'evidence': Part(('GCN',), KNOWING, measure_evidence),
+    'evidence': Part(('GCN',), BY_EVIDENCE, measure_evidence),
     'probes': Part(('GCN', 'GAT', 'plain GIN', 'SAGE'), PROBED, measures.measure_faithfulness),
     'recipe': Part(PAPER_MODELS, BY_RECIPE, measures.measure_recipe),
     'options': Part(MODELS, tuple(OPTIONS), measure_option),
