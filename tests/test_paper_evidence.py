@@ -252,7 +252,7 @@ def test_known_evidence_has_graphs_of_its_own(tmp_path, monkeypatch):
 def test_the_table_of_known_evidence(tmp_path):
     found = store.Store(tmp_path)
     job = store.Job('evidence', 'community', 'GCN', 0, 'FastDnX')
-    for seed, right in ((0, 0.9), (1, 1.0)):
+    for seed, right in ((0, 0.9), (1, 1.0), (2, float('nan'))):
         found.add(job._replace(seed=seed), {'right': right, 'helps': 1.0, 'harms': 0.0})
     table = summary.evidence_table(found, ['FastDnX'])
     [[_, right, helps, harms, *others]] = table['rows']

@@ -9,7 +9,6 @@ from explainers import connect
 from measures import explain, sample
 from metrics import top_precision
 from probes import Probes
-from scipy.stats import ks_2samp
 from teachers import accuracy
 from torch_geometric.data import Data
 from torch_geometric.utils import erdos_renyi_graph, stochastic_blockmodel_graph, to_dense_adj, to_undirected
@@ -133,6 +132,8 @@ def judge_negative(model, data, job, size):
     The former by a test (Kolmogorov and Smirnov's, at 1%), which asks for a difference of any kind; the latter by their
     mean score, which should be below the white ones' and that below the other colour's.
     """
+    from scipy.stats import ks_2samp  # which nothing else here needs
+
     few, gap = data.count.min(dim=1).values, data.count.diff(dim=1)[:, 0].abs()
     clear = 20 + ((few > 1) & (gap > 1)).nonzero()[:, 0]
     predicted = model(data.x, data.edge_index).argmax(dim=1)

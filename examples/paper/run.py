@@ -154,6 +154,8 @@ def needed(job):
     r"""The package that a job can't be done without, if there is one."""
     if job.explainer == 'PGMExplainer':
         return 'pgmpy'
+    if job.graph == 'negative_evidence':
+        return 'scipy'
     return 'captum' if job.part == 'times' and job.explainer in ('Integrated Gradients', 'Saliency') else None
 
 

@@ -54,7 +54,8 @@ def cell(values, published=None, scale=100.0, **more):
 
 
 def over_seeds(store, part, key, **fields):
-    return [record[key] for record in store.select(part, **fields).values() if key in record]
+    found = (record[key] for record in store.select(part, **fields).values() if key in record)
+    return [value for value in found if not np.isnan(value)]
 
 
 def by_model(store, part, key, published, graphs, explainer, models=PAPER_MODELS):
@@ -167,7 +168,7 @@ def sanity_table(store, explainers):
         for name in explainers:
             cells = []
             for graph in GRAPHS:
-                values = [v for v in over_seeds(store, 'sanity', key, graph=graph, explainer=name) if not np.isnan(v)]
+                values = over_seeds(store, 'sanity', key, graph=graph, explainer=name)
                 cells.append(cell(values, scale=1.0, digits=2))
             rows.append([key, name, *cells])
     return {'columns': ['compared with', 'explainer', *GRAPHS], 'rows': rows}
