@@ -16,6 +16,7 @@ import page
 import run
 import store
 import summary
+import teachers
 
 
 @pytest.fixture
@@ -45,6 +46,12 @@ def test_graphs_follow_from_the_seed_alone(make):
     assert torch.equal(one.x, same.x)
     assert one.edge_index.shape != other.edge_index.shape or not torch.equal(one.edge_index, other.edge_index)
     assert int(one.train_mask.sum()) == 0.8 * one.num_nodes
+
+
+def test_models_have_two_layers_where_the_papers_have():
+    data = evidence.community()
+    layers = {graph: len(teachers.build('GCN', graph, data).convs) for graph in evidence.EVIDENCE_GRAPHS}
+    assert layers == {'community': 2, 'negative_evidence': 2, 'infection': 3}
 
 
 def test_communities_are_denser_inside_and_half_of_the_colors_are_drawn():
