@@ -82,20 +82,13 @@ WAY = [
     Box(5.4, 0.2, 1.9, 1.6, GREEN, 'masks', 'ranks of scores,\nin [0, 1],\nas PyG expects'),
     Box(7.7, 0.2, 2.3, 1.6, ORANGE, 'explanation', 'scores, masks, how\nfar the surrogate\nspeaks for the model'),
 ]
-# The modules of pyg_dnx, from the top to the bottom: what is asked, what is solved, what comes out.
-MODULES = [
-    Box(0.2, 4.2, 3.1, 1.0, BLUE, 'the graph', 'adjacency, mkl, tables\npropagation, features'),
-    Box(3.6, 4.2, 3.1, 1.0, BLUE, 'the model, asked', 'teacher, subgraphs\nprobing, pairs'),
-    Box(7.0, 4.2, 3.0, 1.0, GREY_FILL, 'beside all of them', 'checks, cache\nmemory, files'),
-    Box(0.2, 2.85, 3.1, 1.0, BLUE, 'distil', 'lbfgs, solvers\nsurrogate, distillation'),
-    Box(3.6, 2.85, 3.1, 1.0, GREEN, 'rules', 'simplex, local_fit\ndirections, probe_rule'),
-    Box(7.0, 2.85, 3.0, 1.0, GREEN, 'scores and masks', 'attribution, masks\nlocal_attribution'),
-    Box(0.2, 1.5, 3.1, 1.0, ORANGE, 'one explanation', 'explanation'),
-    Box(3.6, 1.5, 3.1, 1.0, ORANGE, 'many', 'batch, checkpoint\nnode_explanations'),
-    Box(7.0, 1.5, 3.0, 1.0, ORANGE, 'algorithms', 'base, algorithm\nprobe_algorithm'),
-    Box(0.2, 0.15, 4.75, 1.0, GREEN, 'trust', 'bounds, certificate, faithfulness\ntrust, theory, trust_report'),
-    Box(5.25, 0.15, 4.75, 1.0, GREEN, 'to look at', 'scene, plot, html\nlayout, page_data, verdict'),
-]
+
+
+def module_map() -> list[tuple[str, str, list[str]]]:
+    r"""The packages in the table of docs/modules.md, in its order: name, what it does, modules."""
+    text = (Path(__file__).parent / 'modules.md').read_text(encoding='utf-8')
+    rows = re.findall(r'^\| `?(\w+)`? \| (.*?) \| ((?:`\w+` ?)+)\|$', text, re.MULTILINE)
+    return [(name, does, re.findall(r'\w+', modules)) for name, does, modules in rows]
 
 
 def draw_boxes(axes: Axes, boxes: list[Box]) -> None:
@@ -139,18 +132,17 @@ def draw_way() -> Figure:
 
 
 def draw_modules() -> Figure:
-    r"""The map of the modules."""
-    figure, axes = blank(10.2, 5.35)
-    draw_boxes(axes, MODULES)
-    draw_path(axes, (1.75, 4.2), (1.75, 3.85))
-    draw_path(axes, (5.15, 4.2), (5.15, 4.05), (2.6, 4.05), (2.6, 3.85))
-    for y in (3.35, 2.0):
-        draw_path(axes, (3.3, y), (3.6, y))
-        draw_path(axes, (6.7, y), (7.0, y))
-    draw_path(axes, (8.5, 2.85), (8.5, 2.7), (1.75, 2.7), (1.75, 2.5))
-    draw_path(axes, (5.15, 2.7), (5.15, 2.5))
-    draw_path(axes, (8.5, 1.5), (8.5, 1.35), (2.6, 1.35), (2.6, 1.15))
-    draw_path(axes, (7.6, 1.35), (7.6, 1.15))
+    r"""The map of the modules: a row for each package, an arrow the way that imports may go."""
+    packages = module_map()
+    figure, axes = blank(10.2, 0.72 * len(packages) + 0.1)
+    colors = {'graph': BLUE, 'teacher': BLUE, 'distill': BLUE, 'scores': GREEN, 'results': ORANGE, 'explainers': ORANGE}
+    for number, (name, _, modules) in enumerate(packages):
+        y = 0.72 * (len(packages) - number - 1) + 0.12
+        style = {'boxstyle': 'round,pad=0,rounding_size=0.08', 'edgecolor': GREY}
+        axes.add_patch(FancyBboxPatch((0.5, y), 9.5, 0.56, facecolor=colors.get(name, GREY_FILL), **style))
+        axes.text(0.7, y + 0.28, name, va='center', fontsize=11, weight='bold', color=INK)
+        axes.text(2.2, y + 0.28, ', '.join(modules), va='center', fontsize=9.5, color=INK)
+    draw_path(axes, (0.25, 0.72 * len(packages) - 0.1), (0.25, 0.12))
     return figure
 
 

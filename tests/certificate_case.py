@@ -10,8 +10,8 @@ from helpers import Graph, dense_masked_adjacency, example_graphs, random_decomp
 from models import Teacher, explainer, graph
 
 from pyg_dnx import Certificate
-from pyg_dnx.distillation import Distilled
-from pyg_dnx.teacher import query, to_targets
+from pyg_dnx.distill.distill import Distilled
+from pyg_dnx.teacher.teacher import query, to_targets
 
 quiet = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 ROUNDED = {'rtol': 1e-4, 'atol': 1e-5}

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyg_dnx.adjacency import normalized_adjacency
-from pyg_dnx.surrogate import Decomposition, Report, Surrogate
+from pyg_dnx.distill.surrogate import Decomposition, Report, Surrogate
+from pyg_dnx.graph.operator import normalized_adjacency
 
 
 class Graph(NamedTuple):

@@ -10,9 +10,9 @@ from helpers import dense_adjacency, dense_local_fit, dense_sums, example_graphs
 from models import Teacher, connected, explainer
 
 from pyg_dnx import ProbeDnX, probe_masks
-from pyg_dnx.local_fit import NOISES
-from pyg_dnx.probe_rule import LIKENESSES, Prior
-from pyg_dnx.teacher import to_targets
+from pyg_dnx.scores.local_fit import NOISES
+from pyg_dnx.scores.probe_rule import LIKENESSES, Prior
+from pyg_dnx.teacher.teacher import to_targets
 
 
 class ProbeCase:

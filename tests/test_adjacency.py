@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graphs
 
-from pyg_dnx.adjacency import Operator, index_type, normalized_adjacency
+from pyg_dnx.graph.operator import Operator, index_type, normalized_adjacency
 
 FLOWS = ['source_to_target', 'target_to_source']
 CLOSE = {'rtol': 1e-6, 'atol': 1e-9}

@@ -11,8 +11,8 @@ from torch_geometric.explain.config import ExplainerConfig, ModelConfig
 from torch_geometric.nn import SGConv
 
 from pyg_dnx import DnX, DnXAlgorithm, FastDnX, FastDnXAlgorithm, SurrogateWarning
-from pyg_dnx.masks import SCALINGS
-from pyg_dnx.teacher import query, to_targets
+from pyg_dnx.scores.masks import SCALINGS
+from pyg_dnx.teacher.teacher import query, to_targets
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 

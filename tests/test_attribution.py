@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graphs
 
-from pyg_dnx import attribution as module
-from pyg_dnx import tables
-from pyg_dnx.attribution import Attribution, SmallGraphAttribution, TabulatedAttribution
+from pyg_dnx.distill import tables
+from pyg_dnx.scores import attribution as module
+from pyg_dnx.scores.attribution import Attribution, SmallGraphAttribution, TabulatedAttribution
 
 HOPS = st.integers(0, 3)
 CLOSE = {'rtol': 1e-6, 'atol': 1e-9}

@@ -6,7 +6,11 @@ from torch_geometric.explain import Explanation
 from torch_geometric.explain.metric import fidelity
 from tqdm import tqdm
 
-from pyg_dnx import DnX, FastDnX, batch, directions, memory, propagation
+from pyg_dnx import DnX, FastDnX
+from pyg_dnx import run as memory
+from pyg_dnx.graph import rows as propagation
+from pyg_dnx.scores import batch
+from pyg_dnx.scores import rules as directions
 
 ALGORITHMS = [FastDnX, DnX]
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')

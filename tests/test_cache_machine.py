@@ -34,7 +34,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from models import Bare, connected, evaluations, explainer, graph
 
-from pyg_dnx import DnX, FastDnX, ProbeDnX, shared_cache, teacher
+from pyg_dnx import DnX, FastDnX, ProbeDnX, shared_cache
+from pyg_dnx.teacher import teacher
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 ALGORITHMS = {  # and the number of masks that each is distilled under

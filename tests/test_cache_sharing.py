@@ -7,7 +7,8 @@ import pytest
 import torch
 from models import Teacher, Versatile, connected, evaluations, explainer, graph
 
-from pyg_dnx import DnX, FastDnX, SurrogateCache, distillation, shared_cache
+from pyg_dnx import DnX, FastDnX, SurrogateCache, shared_cache
+from pyg_dnx.distill import distill as distillation
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 

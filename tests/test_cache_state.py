@@ -9,8 +9,9 @@ import torch
 from models import Teacher, connected, evaluations, explainer, graph
 from torch_geometric.nn import GCNConv, Sequential
 
-from pyg_dnx import DnX, FastDnX, ProbeDnX, SurrogateCache, base, shared_cache
-from pyg_dnx.cache import _is_equal
+from pyg_dnx import DnX, FastDnX, ProbeDnX, SurrogateCache, shared_cache
+from pyg_dnx.distill.cache import _is_equal
+from pyg_dnx.explainers import base
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 

@@ -12,8 +12,8 @@ from torch_geometric.nn import SGConv
 
 from pyg_dnx import FastDnX, certify
 from pyg_dnx import shared_cache as cache
-from pyg_dnx.certificate import certificate
-from pyg_dnx.distillation import Distilled
+from pyg_dnx.distill.distill import Distilled
+from pyg_dnx.results.certificate import certificate
 
 
 @pytest.mark.parametrize('doubt', [0.05, 0.2, 0.5, 5.0])

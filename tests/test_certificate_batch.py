@@ -7,7 +7,10 @@ import pytest
 import torch
 from certificate_case import ROUNDED, Case, compare, is_same, quiet
 
-from pyg_dnx import Certificate, DnX, FastDnX, NodeExplanations, batch, certify, directions, propagation
+from pyg_dnx import Certificate, DnX, FastDnX, NodeExplanations, certify
+from pyg_dnx.graph import rows as propagation
+from pyg_dnx.scores import batch
+from pyg_dnx.scores import rules as directions
 
 SETTINGS = {  # the algorithm, the task, and the type of explanation
     'FastDnX': (FastDnX(), 'multiclass raw', 'model'),

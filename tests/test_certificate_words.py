@@ -9,8 +9,8 @@ from certificate_case import judged
 from models import Ring, explainer, graph
 
 from pyg_dnx import Certificate, FastDnX, SurrogateWarning
-from pyg_dnx.certificate import VERDICTS
-from pyg_dnx.explanation import warn_if_doubtful
+from pyg_dnx.results.certificate import VERDICTS
+from pyg_dnx.results.explanation import warn_if_doubtful
 
 
 def written(verdict, bias_decides=(False,), expected=(0.25,)):

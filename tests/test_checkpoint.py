@@ -7,8 +7,10 @@ import torch
 from helpers import example_graphs, relabelled
 from models import Teacher, connected
 
-from pyg_dnx import DnX, FastDnX, batch, directions
+from pyg_dnx import DnX, FastDnX
 from pyg_dnx.checkpoint import Checkpoint
+from pyg_dnx.scores import batch
+from pyg_dnx.scores import rules as directions
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 FAILURES = [KeyboardInterrupt(), RuntimeError('out of memory')]

@@ -6,10 +6,10 @@ from helpers import dense_adjacency, dense_scores
 from torch_geometric.explain.config import ModelConfig
 from torch_geometric.nn import SGConv
 
-from pyg_dnx import distillation
-from pyg_dnx.attribution import Attribution
-from pyg_dnx.distillation import Distilled, Settings, distill
-from pyg_dnx.solvers import fit_classifier, fit_regressor, kl_divergence
+from pyg_dnx.distill import distill as distillation
+from pyg_dnx.distill.distill import Distilled, Settings, distill
+from pyg_dnx.distill.solvers import fit_classifier, fit_regressor, kl_divergence
+from pyg_dnx.scores.attribution import Attribution
 
 NUM_NODES = 60
 
@@ -231,7 +231,7 @@ def test_a_fifth_of_the_nodes_is_held_out(mode, limit, monkeypatch):
 
 
 def test_no_progress_is_shown_unless_asked_for(capsys, monkeypatch):
-    monkeypatch.setattr('pyg_dnx.solvers.NEWTON_MAX_SIZE', 0)
+    monkeypatch.setattr('pyg_dnx.distill.solvers.NEWTON_MAX_SIZE', 0)
     run(teacher(1, 3), 'multiclass_classification', (0, 1))
     assert capsys.readouterr().err == ''
 

@@ -15,8 +15,8 @@ from torch_geometric.explain.metric import fidelity, unfaithfulness
 from torch_geometric.nn import MessagePassing, SAGEConv
 
 from pyg_dnx import check, shared_cache
-from pyg_dnx.faithfulness import graph_unfaithfulness
-from pyg_dnx.teacher import masked_query
+from pyg_dnx.teacher.teacher import masked_query
+from pyg_dnx.trust.measure import graph_unfaithfulness
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 

@@ -21,7 +21,8 @@ from torch.nn import BatchNorm1d
 from torch_geometric.explain.metric import fidelity
 from torch_geometric.nn import DirGNNConv, GCNConv, LayerNorm, SGConv
 
-from pyg_dnx import FastDnX, check, faithfulness
+from pyg_dnx import FastDnX, check
+from pyg_dnx.trust import measure as faithfulness
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graphs
 
-from pyg_dnx import features, solvers
-from pyg_dnx.adjacency import normalized_adjacency
-from pyg_dnx.features import Features, propagate
-from pyg_dnx.solvers import fit_classifier, fit_regressor
+from pyg_dnx.distill import solvers
+from pyg_dnx.distill.solvers import fit_classifier, fit_regressor
+from pyg_dnx.graph import features
+from pyg_dnx.graph.features import Features, propagate
+from pyg_dnx.graph.operator import normalized_adjacency
 
 BUDGETS = {'all at once': 2**40, 'two columns': 512, 'a column on disk': 300, 'nothing': 1}  # of 8 nodes in float64
 

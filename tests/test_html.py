@@ -13,7 +13,8 @@ from helpers import example_graphs
 from models import TASKS, Teacher, explainer, graph
 from torch_geometric.explain import Explanation, GNNExplainer, HeteroExplanation, ModelConfig
 
-from pyg_dnx import FastDnX, ProbeDnX, certify, page_data, to_html
+from pyg_dnx import FastDnX, ProbeDnX, certify, to_html
+from pyg_dnx.view import words as page_data
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 NASTY = [

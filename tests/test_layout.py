@@ -3,7 +3,7 @@ r"""Where nodes stand: by hops, apart from one another, and always in the same p
 import pytest
 import torch
 
-from pyg_dnx.layout import SPACING, rings
+from pyg_dnx.view.layout import SPACING, rings
 
 
 def random_case(num_nodes, seed=0):

@@ -6,9 +6,11 @@ import torch.nn.functional as F
 from models import Teacher, connected, graph
 from tqdm import tqdm
 
-from pyg_dnx import FastDnX, distillation, lbfgs, solvers
-from pyg_dnx.features import Features
-from pyg_dnx.solvers import fit_classifier, zero_sum_basis
+from pyg_dnx import FastDnX
+from pyg_dnx.distill import distill as distillation
+from pyg_dnx.distill import lbfgs, solvers
+from pyg_dnx.distill.solvers import fit_classifier, zero_sum_basis
+from pyg_dnx.graph.features import Features
 
 RIDGE = 1e-3
 
@@ -80,7 +82,7 @@ def test_classes_sum_to_zero(problem):
 @pytest.mark.parametrize('chunk_size', [64, 2**20])
 def test_blocks_and_chunks_change_nothing(problem, widths, chunk_size, monkeypatch):
     expected = as_large(problem)
-    monkeypatch.setattr('pyg_dnx.features.CHUNK_SIZE', chunk_size)
+    monkeypatch.setattr('pyg_dnx.graph.features.CHUNK_SIZE', chunk_size)
     fit = as_large((Features(problem[0].split(widths, dim=1)), problem[1]))
     assert objective(problem, fit) == pytest.approx(objective(problem, expected), rel=1e-3)
 
@@ -107,7 +109,7 @@ def test_the_sample_is_where_it_starts(monkeypatch):
 @pytest.mark.parametrize('diagonal', [False, True])
 @pytest.mark.parametrize('chunk_size', [50, 2**20])
 def test_gradient_equals_that_of_autograd(name, diagonal, chunk_size, monkeypatch):
-    monkeypatch.setattr('pyg_dnx.features.CHUNK_SIZE', chunk_size)
+    monkeypatch.setattr('pyg_dnx.graph.features.CHUNK_SIZE', chunk_size)
     monkeypatch.setattr(lbfgs, 'CHOLESKY_MAX_SIZE', 0 if diagonal else 8192)
     features, probs = (tensor.double() for tensor in problems()[name])
     basis = zero_sum_basis(probs)

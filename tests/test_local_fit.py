@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pyg_dnx import probe_masks
-from pyg_dnx.local_fit import NOISES, choose_noise, solve
+from pyg_dnx.scores.local_fit import NOISES, choose_noise, solve
 
 CLOSE = {'rtol': 1e-6, 'atol': 1e-9}
 

@@ -6,9 +6,9 @@ from helpers import dense_adjacency, dense_masked_adjacency, example_graphs
 from models import Teacher, Versatile, connected, evaluations, explainer, graph
 
 from pyg_dnx import DnX, FastDnX, Surrogate, bound, certify, probe_masks, shared_cache, trust_report
-from pyg_dnx.features import Features
-from pyg_dnx.solvers import fit_regressor, fit_stacked
-from pyg_dnx.teacher import query, to_targets
+from pyg_dnx.distill.solvers import fit_regressor, fit_stacked
+from pyg_dnx.graph.features import Features
+from pyg_dnx.teacher.teacher import query, to_targets
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 

@@ -11,9 +11,9 @@ from strategies import graphs
 from torch_geometric.nn import SGConv
 
 from pyg_dnx import FastDnX, certify
-from pyg_dnx.adjacency import normalized_adjacency
-from pyg_dnx.surrogate import Decomposition, Surrogate
-from pyg_dnx.trust import masked_evidence
+from pyg_dnx.distill.surrogate import Decomposition, Surrogate
+from pyg_dnx.graph.operator import normalized_adjacency
+from pyg_dnx.trust.certify import masked_evidence
 
 CLOSE = {'rtol': 1e-6, 'atol': 1e-9}
 FLOWS = ['source_to_target', 'target_to_source']

@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyg_dnx import masks
-from pyg_dnx.masks import SCALINGS, to_mask
+from pyg_dnx.scores import masks
+from pyg_dnx.scores.masks import SCALINGS, to_mask
 
 SCORES = torch.tensor([0.5, -2.0, 3.0, 0.5, 0.0, 3.0])
 DTYPES = st.sampled_from([torch.float32, torch.float64])

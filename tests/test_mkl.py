@@ -4,8 +4,8 @@ import psutil
 import pytest
 import torch
 
-from pyg_dnx import mkl
-from pyg_dnx.propagation import Rows, rows_of
+from pyg_dnx.graph import mkl
+from pyg_dnx.graph.rows import Rows, rows_of
 
 pytestmark = pytest.mark.skipif(not mkl.is_available(), reason='this build of PyTorch has no MKL to call')
 
@@ -86,7 +86,7 @@ def test_it_is_not_available_if_it_counts_in_64_bits():
 
 
 def test_large_ids_are_left_to_others():
-    from pyg_dnx.adjacency import Operator
+    from pyg_dnx.graph.operator import Operator
 
     wide = Operator(torch.tensor([0, 1]), torch.tensor([0]), torch.ones(1), torch.tensor([-1]), torch.ones(1))
     with mock.patch.object(mkl, 'product', side_effect=AssertionError):

@@ -7,7 +7,8 @@ import torch
 from helpers import example_graphs
 from models import Teacher, connected, explainer
 
-from pyg_dnx import DnX, FastDnX, NodeExplanations, node_explanations
+from pyg_dnx import DnX, FastDnX, NodeExplanations
+from pyg_dnx.results import node_explanations
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 COLUMNS = ['node', 'neighbour', 'score', 'surrogate_agreement', 'distillation_error', 'bias_decides']

@@ -10,8 +10,9 @@ from models import CONVS, Bare, Mean, Teacher, adjacencies, connected, evaluatio
 from torch.nn import BatchNorm1d, Dropout
 from torch_geometric.nn import SAGEConv
 
-from pyg_dnx import ProbeDnX, pairs
-from pyg_dnx.pairs import Pairs
+from pyg_dnx import ProbeDnX
+from pyg_dnx.teacher import local as pairs
+from pyg_dnx.teacher.local import Pairs
 
 TASKS = {  # what the outputs of such a model say, [N, C]
     'multiclass raw': lambda outputs: outputs.softmax(dim=1),

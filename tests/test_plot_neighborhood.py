@@ -16,7 +16,7 @@ from pyg_dnx import plot
 from pyg_dnx.plot import theme as themes
 from pyg_dnx.plot.graph import MAX_RADIUS, limit_of
 from pyg_dnx.plot.labels import overlaps
-from pyg_dnx.scene import scene_of
+from pyg_dnx.view.scene import scene_of
 
 matplotlib = pytest.importorskip('matplotlib')
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')

@@ -11,7 +11,7 @@ from models import Teacher, connected, explainer, graph
 from probe_case import ProbeCase
 
 from pyg_dnx import FastDnX, ProbeDnX, ProbeDnXAlgorithm, SurrogateWarning
-from pyg_dnx.probe_rule import Probing
+from pyg_dnx.scores.probe_rule import Probing
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 

@@ -10,7 +10,8 @@ import torch
 from models import Teacher, Versatile, connected, evaluations, explainer, graph
 from probe_case import ProbeCase
 
-from pyg_dnx import NodeExplanations, ProbeDnX, batch, certify, probe_rule, shared_cache
+from pyg_dnx import NodeExplanations, ProbeDnX, certify, shared_cache
+from pyg_dnx.scores import batch, probe_rule
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 

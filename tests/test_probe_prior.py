@@ -6,10 +6,11 @@ from helpers import dense_adjacency, dense_sums, example_graphs
 from models import connected
 from probe_case import ProbeCase
 
-from pyg_dnx import NodeExplanations, ProbeDnX, probe_rule
-from pyg_dnx.adjacency import normalized_adjacency
-from pyg_dnx.probe_rule import LIKENESSES, SIZES
-from pyg_dnx.propagation import Rows
+from pyg_dnx import NodeExplanations, ProbeDnX
+from pyg_dnx.graph.operator import normalized_adjacency
+from pyg_dnx.graph.rows import Rows
+from pyg_dnx.scores import probe_rule
+from pyg_dnx.scores.probe_rule import LIKENESSES, SIZES
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 

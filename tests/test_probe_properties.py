@@ -12,10 +12,12 @@ from probe_case import ProbeCase
 from strategies import graphs
 from torch_geometric.nn import GCNConv, SGConv
 
-from pyg_dnx import ProbeDnX, batch, probe_rule, propagation
-from pyg_dnx.attribution import Attribution
-from pyg_dnx.local_attribution import LocalAttribution
-from pyg_dnx.probing import GOLDEN
+from pyg_dnx import ProbeDnX
+from pyg_dnx.graph import rows as propagation
+from pyg_dnx.scores import batch, probe_rule
+from pyg_dnx.scores.attribution import Attribution
+from pyg_dnx.scores.local_attribution import LocalAttribution
+from pyg_dnx.teacher.probes import GOLDEN
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 

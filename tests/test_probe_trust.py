@@ -9,7 +9,7 @@ from models import Teacher, connected, explainer, graph
 from probe_case import ProbeCase
 
 from pyg_dnx import ProbeDnX, SurrogateWarning, bound, certify, check, shared_cache, trust_report
-from pyg_dnx.certificate import VERDICTS
+from pyg_dnx.results.certificate import VERDICTS
 
 quiet = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 CLOSE = {'rtol': 1e-5, 'atol': 1e-8}

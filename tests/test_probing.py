@@ -4,7 +4,7 @@ from models import Teacher, connected, evaluations, graph
 from torch_geometric.nn import GCNConv, SGConv
 
 from pyg_dnx import FastDnX, probe_masks
-from pyg_dnx.probing import Bits, ask
+from pyg_dnx.teacher.probes import Bits, ask
 
 
 @pytest.mark.parametrize('num_nodes', [1, 8, 100])

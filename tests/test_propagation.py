@@ -11,9 +11,9 @@ from strategies import graphs
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import SGConv
 
-from pyg_dnx import propagation
-from pyg_dnx.adjacency import normalized_adjacency
-from pyg_dnx.propagation import Rows, has_sparse_products, inner_products, padded_rows, pull_back, row_chunks, rows_of
+from pyg_dnx.graph import rows as propagation
+from pyg_dnx.graph.operator import normalized_adjacency
+from pyg_dnx.graph.rows import Rows, has_sparse_products, inner_products, padded_rows, pull_back, row_chunks, rows_of
 
 SPARSE_LAYOUTS = {'coo': torch.sparse_coo, 'csr': torch.sparse_csr, 'csc': torch.sparse_csc}
 

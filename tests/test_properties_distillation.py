@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from strategies import FEATURES, ONE_SIZE, SEEDS, Case, Shaped, cases, graphs
 from torch_geometric.nn import SGConv
 
-from pyg_dnx.adjacency import normalized_adjacency
-from pyg_dnx.propagation import rows_of
-from pyg_dnx.simplex import solve
-from pyg_dnx.solvers import fit_classifier
+from pyg_dnx.distill.solvers import fit_classifier
+from pyg_dnx.graph.operator import normalized_adjacency
+from pyg_dnx.graph.rows import rows_of
+from pyg_dnx.scores.simplex import solve
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 

@@ -10,7 +10,7 @@ from torch_geometric.nn import GCN
 from torch_geometric.utils import to_undirected
 
 from pyg_dnx import FastDnX
-from pyg_dnx.scene import Folded, scene_of
+from pyg_dnx.view.scene import Folded, scene_of
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 PATH = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])  # messages flow from 0 to 4; node 5 is isolated

@@ -11,8 +11,9 @@ from helpers import dense_adjacency, example_graphs
 from models import Bare, Teacher, connected, evaluations, explainer, graph
 from probe_case import ProbeCase
 
-from pyg_dnx import NodeExplanations, ProbeDnX, batch, certify, probe_rule, shared_cache
-from pyg_dnx.teacher import to_targets
+from pyg_dnx import NodeExplanations, ProbeDnX, certify, shared_cache
+from pyg_dnx.scores import batch, probe_rule
+from pyg_dnx.teacher.teacher import to_targets
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyg_dnx.simplex import _line_search, solve, solve_adam
+from pyg_dnx.scores.simplex import _line_search, solve, solve_adam
 
 EPSILONS = [1e-4, 1e-2, 1.0]
 

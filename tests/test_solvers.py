@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pyg_dnx.solvers import _newton, fit_classifier, fit_regressor, kl_divergence, zero_sum_basis
+from pyg_dnx.distill.solvers import _newton, fit_classifier, fit_regressor, kl_divergence, zero_sum_basis
 
 RIDGE = 1e-3
 
@@ -140,7 +140,7 @@ def test_solver_follows_the_size(name, limit, monkeypatch):
     features, _ = problems()['ordinary']
     probs = features.softmax(dim=1)
     for room, solver in [(0, 'newton'), (-1, 'lbfgs')]:
-        monkeypatch.setattr(f'pyg_dnx.solvers.{name}', limit + room)
+        monkeypatch.setattr(f'pyg_dnx.distill.solvers.{name}', limit + room)
         assert fit_classifier(features, probs, RIDGE).solver == solver
 
 
@@ -152,7 +152,9 @@ def test_newton_says_if_it_ran_out_of_steps():
 
 def test_newton_stops_where_no_step_descends(monkeypatch):
     features, probs = problems()['ordinary']
-    monkeypatch.setattr('pyg_dnx.solvers._solve', lambda matrix, right: 1e30 * right)  # as of a matrix near singular
+    monkeypatch.setattr(
+        'pyg_dnx.distill.solvers._solve', lambda matrix, right: 1e30 * right
+    )  # as of a matrix near singular
     fit = fit_classifier(features, probs, RIDGE, 'newton')
     assert not fit.converged
     assert not fit.weight.any()  # where it began
@@ -162,7 +164,7 @@ def test_newton_stops_where_no_step_descends(monkeypatch):
 def test_diagonal_preconditioner_finds_the_same_optimum(name, monkeypatch):
     features, probs = problems()[name]
     expected = fit_classifier(features, probs, RIDGE, 'newton')
-    monkeypatch.setattr('pyg_dnx.lbfgs.CHOLESKY_MAX_SIZE', 0)
+    monkeypatch.setattr('pyg_dnx.distill.lbfgs.CHOLESKY_MAX_SIZE', 0)
     fit = fit_classifier(features, probs, RIDGE, 'lbfgs')
     size = features.abs().amax(dim=0).clamp(min=1.0)[:, None]
     torch.testing.assert_close(size * fit.weight, size * expected.weight, rtol=1e-3, atol=1e-3)

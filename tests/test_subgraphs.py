@@ -10,7 +10,7 @@ from strategies import graphs
 from torch_geometric.nn import GCNConv
 from torch_geometric.utils import k_hop_subgraph
 
-from pyg_dnx.subgraphs import Neighbourhoods
+from pyg_dnx.graph.subgraphs import Neighbourhoods
 
 FLOWS = ['source_to_target', 'target_to_source']
 flows = pytest.mark.parametrize('flow', FLOWS)

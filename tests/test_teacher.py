@@ -28,7 +28,7 @@ from torch_geometric.nn import (
 from torch_geometric.nn import Sequential as GraphSequential
 
 from pyg_dnx import DnX, FastDnX
-from pyg_dnx.teacher import query, receptive_field, to_targets
+from pyg_dnx.teacher.teacher import query, receptive_field, to_targets
 
 
 class Moody(torch.nn.Module):

@@ -8,7 +8,8 @@ import torch
 from helpers import example_graphs
 from models import TASKS, Mean, Teacher, adjacencies, connected, evaluations, graph
 
-from pyg_dnx import DnX, FastDnX, shared_cache, teacher
+from pyg_dnx import DnX, FastDnX, shared_cache
+from pyg_dnx.teacher import teacher
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 

@@ -8,7 +8,7 @@ from models import Teacher, explainer
 
 from pyg_dnx import FastDnX
 
-module = importlib.import_module('pyg_dnx.trust_report')
+module = importlib.import_module('pyg_dnx.trust.report')
 IN_DEGREES = [1, 2, 3, 4, 7, 8, 15, 16, 63, 64, 71]  # of the first nodes of a graph of 72; the rest have none
 
 

@@ -8,10 +8,10 @@ from common import ratio, say
 from graphs import power_law
 from torch_geometric.nn import GCN
 
-from pyg_dnx.adjacency import normalized_adjacency
-from pyg_dnx.distillation import DEFAULT_RIDGE
-from pyg_dnx.features import Features, propagate
-from pyg_dnx.solvers import fit_classifier, kl_divergence
+from pyg_dnx.distill.distill import DEFAULT_RIDGE
+from pyg_dnx.distill.solvers import fit_classifier, kl_divergence
+from pyg_dnx.graph.features import Features, propagate
+from pyg_dnx.graph.operator import normalized_adjacency
 
 
 def objective(features, probs, weight, bias):

@@ -10,8 +10,8 @@ from torch_geometric.datasets import Planetoid
 from torch_geometric.nn import GCN
 
 from pyg_dnx import DnX, FastDnX
-from pyg_dnx.adjacency import normalized_adjacency
-from pyg_dnx.propagation import Rows
+from pyg_dnx.graph.operator import normalized_adjacency
+from pyg_dnx.graph.rows import Rows
 
 
 def load(name, args):

@@ -17,7 +17,7 @@ from common import connected, say
 from graphs import power_law
 
 from pyg_dnx import DnX, FastDnX
-from pyg_dnx.adjacency import normalized_adjacency
+from pyg_dnx.graph.operator import normalized_adjacency
 
 FULL = {'num_nodes': 2_400_000, 'num_edges': 126_000_000, 'num_features': 100, 'num_classes': 47}
 QUICK = {'num_nodes': 240_000, 'num_edges': 6_000_000, 'num_features': 100, 'num_classes': 47}

@@ -8,9 +8,9 @@ from common import connected, say, side_by_side
 from graphs import power_law
 
 from pyg_dnx import DnX, FastDnX
-from pyg_dnx.adjacency import normalized_adjacency
-from pyg_dnx.batch import MAX_CHUNK_ENTRIES
-from pyg_dnx.propagation import inner_products, row_chunks, rows_of
+from pyg_dnx.graph.operator import normalized_adjacency
+from pyg_dnx.graph.rows import inner_products, row_chunks, rows_of
+from pyg_dnx.scores.batch import MAX_CHUNK_ENTRIES
 
 GROWING = {  # names and colours of what grows with the graph
     'FastDnX': ('FastDnX, one graph, neighbours anywhere in it', '#0072B2'),

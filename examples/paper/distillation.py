@@ -11,7 +11,7 @@ from recipe import distill_by_recipe
 
 from pyg_dnx import FastDnX, shared_cache
 from pyg_dnx.datasets import node_truth
-from pyg_dnx.simplex import solve_adam
+from pyg_dnx.scores.simplex import solve_adam
 
 EPOCHS = range(5, 101, 5)
 

@@ -15,9 +15,9 @@ from torch_geometric.explain import Explainer, GNNExplainer, PGExplainer
 from torch_geometric.explain.algorithm.utils import set_masks
 
 from pyg_dnx import DnX, FastDnX, ProbeDnX, SurrogateWarning
-from pyg_dnx.adjacency import normalized_adjacency
-from pyg_dnx.propagation import rows_of
-from pyg_dnx.subgraphs import Neighbourhoods
+from pyg_dnx.graph.operator import normalized_adjacency
+from pyg_dnx.graph.rows import rows_of
+from pyg_dnx.graph.subgraphs import Neighbourhoods
 
 warnings.simplefilter('ignore', SurrogateWarning)
 CONFIG = dict(mode='multiclass_classification', task_level='node', return_type='raw')

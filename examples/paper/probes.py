@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from pyg_dnx.subgraphs import Neighbourhoods
-from pyg_dnx.teacher import receptive_field
+from pyg_dnx.graph.subgraphs import Neighbourhoods
+from pyg_dnx.teacher.teacher import receptive_field
 
 MAX_ENTRIES = 2**21  # features of the copies at a time; a few at once stay in the caches
 

@@ -3,7 +3,7 @@ r"""The paper's recipe for distillation, with propagation done once."""
 import torch
 import torch.nn.functional as F
 
-from pyg_dnx.adjacency import normalized_adjacency
+from pyg_dnx.graph.operator import normalized_adjacency
 
 
 def distill_by_recipe(model, data, num_hops=3, epochs=10_000):

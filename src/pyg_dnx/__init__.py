@@ -1,19 +1,19 @@
 r"""Distill n' Explain for PyTorch Geometric."""
 
 from pyg_dnx import plot
-from pyg_dnx.algorithm import DnXAlgorithm, FastDnXAlgorithm
-from pyg_dnx.cache import SurrogateCache, shared_cache
-from pyg_dnx.certificate import Certificate
-from pyg_dnx.explanation import SurrogateWarning
-from pyg_dnx.faithfulness import Check, check
-from pyg_dnx.html import to_html
-from pyg_dnx.node_explanations import NodeExplanations
-from pyg_dnx.probe_algorithm import ProbeDnXAlgorithm
-from pyg_dnx.probing import probe_masks
-from pyg_dnx.surrogate import Report, Surrogate
-from pyg_dnx.theory import Bounds, bound
-from pyg_dnx.trust import certify
-from pyg_dnx.trust_report import TrustReport, trust_report
+from pyg_dnx.distill.cache import SurrogateCache, shared_cache
+from pyg_dnx.distill.surrogate import Report, Surrogate
+from pyg_dnx.explainers.fastdnx import DnXAlgorithm, FastDnXAlgorithm
+from pyg_dnx.explainers.probednx import ProbeDnXAlgorithm
+from pyg_dnx.results.certificate import Certificate
+from pyg_dnx.results.explanation import SurrogateWarning
+from pyg_dnx.results.node_explanations import NodeExplanations
+from pyg_dnx.teacher.probes import probe_masks
+from pyg_dnx.trust.certify import certify
+from pyg_dnx.trust.measure import Check, check
+from pyg_dnx.trust.report import TrustReport, trust_report
+from pyg_dnx.trust.theory import Bounds, bound
+from pyg_dnx.view.html import to_html
 
 __version__ = '0.1.0'
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch_geometric.data import Data, InMemoryDataset, download_url
 from torch_geometric.utils import remove_self_loops, to_undirected
 
-from pyg_dnx import checks, files
+from pyg_dnx import files
+from pyg_dnx import options as checks
 from pyg_dnx.datasets.published import read_arrays, read_graph
 from pyg_dnx.datasets.seeding import add_split, check_seed
 

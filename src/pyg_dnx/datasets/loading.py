@@ -8,7 +8,8 @@ from torch_geometric.data import Data
 from torch_geometric.datasets import InfectionDataset, Planetoid
 from torch_geometric.datasets.graph_generator import ERGraph
 
-from pyg_dnx import checks, files
+from pyg_dnx import files
+from pyg_dnx import options as checks
 from pyg_dnx.datasets.bitcoin import BITCOIN_GRAPHS, BitcoinDataset
 from pyg_dnx.datasets.motif import MOTIF_GRAPHS, MotifDataset
 from pyg_dnx.datasets.seeding import add_split, check_seed, seeded

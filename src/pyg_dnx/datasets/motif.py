@@ -12,7 +12,8 @@ from torch.nn.functional import one_hot
 from torch_geometric.data import Data, InMemoryDataset
 from torch_geometric.utils import degree
 
-from pyg_dnx import checks, files
+from pyg_dnx import files
+from pyg_dnx import options as checks
 from pyg_dnx.datasets.generate import generate
 from pyg_dnx.datasets.published import read_graph
 from pyg_dnx.datasets.seeding import add_split, check_seed, seeded

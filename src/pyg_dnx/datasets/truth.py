@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_dnx import checks
+from pyg_dnx import options as checks
 
 
 def node_truth(data: Data, index: Any, predicted: Tensor | None = None) -> Tensor:

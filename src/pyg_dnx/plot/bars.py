@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from pyg_dnx import checks
-from pyg_dnx.node_explanations import NodeExplanations
+from pyg_dnx import options as checks
 from pyg_dnx.plot.theme import Theme, dress, name_of, new_figure, number, saved, theme_of, title_of
+from pyg_dnx.results.node_explanations import NodeExplanations
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pyg_dnx.plot.theme import Theme
-from pyg_dnx.scene import Scene
+from pyg_dnx.view.scene import Scene
 
 MAX_WIDTH = 4.0  # in points
 WIDTH_WITHOUT_MASK = 0.8

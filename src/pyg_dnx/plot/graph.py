@@ -13,7 +13,7 @@ from pyg_dnx.plot import edges
 from pyg_dnx.plot.labels import Labels
 from pyg_dnx.plot.rings import SPACING, Ring, ring_layout, spread, turned
 from pyg_dnx.plot.theme import Theme, dress, name_of, new_figure, number, saved, theme_of, title_of
-from pyg_dnx.scene import Scene, scene_of
+from pyg_dnx.view.scene import Scene, scene_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pyg_dnx import checks
+from pyg_dnx import options as checks
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap

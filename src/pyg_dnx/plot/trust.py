@@ -10,7 +10,7 @@ from pyg_dnx.plot.theme import Theme, dress, new_figure, saved, theme_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from pyg_dnx.trust_report import Group, TrustReport
+    from pyg_dnx.trust.report import Group, TrustReport
 
 MAX_CLASSES_TO_NUMBER = 12  # in a confusion matrix
 
@@ -19,7 +19,7 @@ def report(report: TrustReport, *, theme: str = 'light', path: str | PathLike[st
     r"""Draws where a surrogate agrees with its model, and how reliable the verdicts are.
 
     Args:
-        report (TrustReport): What :func:`~pyg_dnx.trust_report` returns.
+        report (TrustReport): What :func:`~pyg_dnx.trust.report` returns.
         theme (str): ``'light'`` or ``'dark'``. (default: ``'light'``)
         path (str, optional): Where to save the picture. (default: nowhere)
     """

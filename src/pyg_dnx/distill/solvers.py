@@ -1,0 +1,162 @@
+r"""The convex problems behind distillation, solved to their optimum on plain tensors.
+
+Classification minimises, over zero-sum :math:`\Theta` and :math:`b`,
+
+.. math::
+    \frac{1}{N} \sum_i \mathrm{KL}(Y_i \,\|\, \mathrm{softmax}(S_i \Theta + b)) + \frac{\rho}{2} \|\Theta\|_F^2,
+
+and regression :math:`\frac{1}{2N} \|S \Theta + b - Y\|_F^2 + \frac{\rho}{2} \|\Theta\|_F^2`. The bias is free.
+Features come as column blocks of S, which may be on disk: besides these, only a chunk of rows is held at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pyg_dnx.distill.lbfgs import add_to_diagonal, cholesky, minimise_kl
+from pyg_dnx.graph.features import Features
+
+NEWTON_MAX_SIZE = 768  # variables; the Hessian is square in them
+NEWTON_MAX_WORK = 2e8  # products to assemble one Hessian; above, L-BFGS is faster and smaller
+PRECISE_MAX_SIZE = 2**24  # features times nodes; above, float32 and a looser tolerance, which explanations don't feel
+
+
+class Fit(NamedTuple):
+    weight: Tensor  # [F, C]
+    bias: Tensor  # [C]
+    solver: str
+    converged: bool
+
+
+def fit_classifier(
+    features: Tensor | Features, probs: Tensor, ridge: float, solver: str | None = None, progress: bool | None = False
+) -> Fit:
+    r"""Fits the multinomial logistic regression of soft targets ``probs`` [N, C] on ``features`` [N, F].
+
+    Up to ``PRECISE_MAX_SIZE`` features in all it is solved to its optimum in float64, above to a thousandth of the KL.
+    """
+    matrix, basis = Features.of(features), zero_sum_basis(probs.double())
+    if basis.size(1) == 0:
+        return Fit(basis.new_zeros(matrix.num_features, 1), basis.new_zeros(1), 'closed form', True)
+    if matrix.num_nodes * matrix.num_features > PRECISE_MAX_SIZE:
+        return _finish(*minimise_kl(matrix, probs, ridge, basis, progress), basis, 'lbfgs')
+    dense, probs = matrix.rows().double(), probs.double()
+    used = dense.any(dim=0)
+    used[0] |= ~used.any()  # one is left if all are zero
+    if not bool(used.all()):  # as in one-hot degrees: the weights of a feature that is always zero are zero
+        fit = fit_classifier(dense[:, used], probs, ridge, solver, progress)
+        weight = dense.new_zeros(used.numel(), probs.size(1))
+        weight[used] = fit.weight
+        return fit._replace(weight=weight)
+    size, pairs = dense.size(1) + 1, basis.size(1) * (basis.size(1) + 1) // 2
+    small = size * basis.size(1) <= NEWTON_MAX_SIZE and dense.size(0) * pairs * size**2 <= NEWTON_MAX_WORK
+    if solver == 'newton' or (solver is None and small):
+        return _newton(dense, probs, ridge, basis)
+    return _finish(*minimise_kl(Features.of(dense), probs, ridge, basis, progress), basis, 'lbfgs')
+
+
+def fit_regressor(features: Tensor | Features, outputs: Tensor, ridge: float) -> Fit:
+    r"""Fits the ridge regression of ``outputs`` [N, C] on ``features`` [N, F] in closed form."""
+    matrix = Features.of(features)
+    return fit_stacked([(matrix, outputs)], matrix.num_nodes, ridge)
+
+
+def fit_stacked(parts: Iterable[tuple[Features, Tensor]], num_rows: int, ridge: float) -> Fit:
+    r"""The same for features and outputs that come in parts, of ``num_rows`` in all, and are gone through once."""
+    parts = iter(parts)
+    first = next(parts)
+    num_features, outputs = first[0].num_features, first[1].double()
+    if num_features > num_rows:
+        every = [(part.rows().double(), answers.double()) for part, answers in chain([first], parts)]
+        dense, outputs = map(torch.cat, zip(*every, strict=True))
+        center, mean = dense.mean(dim=0), outputs.mean(dim=0)
+        centered = dense - center
+        gram = add_to_diagonal(centered @ centered.T / num_rows, ridge)
+        weight = centered.T @ _solve(gram, (outputs - mean) / num_rows)
+        return Fit(weight, mean - center @ weight, 'closed form', True)
+    # Moments about the means of the first part, which are near those of all, so that little is lost to rounding.
+    origin, level = first[0].mean(), outputs.mean(dim=0)
+    gram, moment = origin.new_zeros(num_features, num_features), origin.new_zeros(num_features, level.numel())
+    center, mean = torch.zeros_like(origin), torch.zeros_like(level)
+    for part, answers in chain([first], parts):
+        for rows, chunk in part.chunks():
+            centered, answer = chunk.double() - origin, answers[rows].double() - level
+            gram += centered.T @ centered / num_rows
+            moment += centered.T @ answer / num_rows
+            center += centered.sum(dim=0) / num_rows
+            mean += answer.sum(dim=0) / num_rows
+    gram, moment = gram - torch.outer(center, center), moment - torch.outer(center, mean)
+    weight = _solve(add_to_diagonal(gram, ridge), moment)
+    return Fit(weight, level + mean - (origin + center) @ weight, 'closed form', True)
+
+
+def kl_divergence(probs: Tensor, logits: Tensor) -> Tensor:
+    r"""Returns KL(probs || softmax(logits)) for each row, [N]."""
+    return (torch.special.xlogy(probs, probs) - probs * logits.log_softmax(dim=1)).sum(dim=1)
+
+
+def zero_sum_basis(probs: Tensor) -> Tensor:
+    r"""An orthonormal basis [C, C - 1] of the vectors over classes that sum to zero."""
+    num_classes = probs.size(1)
+    eye = torch.eye(num_classes, dtype=probs.dtype, device=probs.device)
+    return torch.linalg.qr(eye[:, :-1] - 1.0 / num_classes).Q
+
+
+def _newton(features: Tensor, probs: Tensor, ridge: float, basis: Tensor, max_iter: int = 100) -> Fit:
+    num_nodes, num_features = features.shape
+    size = basis.size(1)
+    inputs = torch.cat([features, features.new_ones(num_nodes, 1)], dim=1)
+    transposed = inputs.T.contiguous()
+    penalty = torch.full_like(inputs[0], ridge)
+    penalty[-1] = 0.0
+    first, second = torch.triu_indices(size, size, device=inputs.device)
+
+    def objective(theta: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs = (inputs @ theta @ basis.T).log_softmax(dim=1)
+        loss = -(probs * log_probs).sum() / num_nodes + 0.5 * (penalty[:, None] * theta.square()).sum()
+        return loss, log_probs
+
+    theta = inputs.new_zeros(num_features + 1, size)
+    loss, log_probs = objective(theta)
+    for _ in range(max_iter):
+        predicted = log_probs.exp()
+        gradient = transposed @ ((predicted - probs) @ basis) / num_nodes + penalty[:, None] * theta
+        # Curvature of node i in the basis: Q^T (diag p_i - p_i p_i^T) Q, one block for each pair of columns.
+        mean = predicted @ basis
+        curvature = predicted @ (basis[:, first] * basis[:, second]) - mean[:, first] * mean[:, second]
+        weighted = (inputs[:, None] * (curvature[:, :, None] / num_nodes)).view(num_nodes, -1)
+        blocks = (transposed @ weighted).view(num_features + 1, -1, num_features + 1).transpose(0, 1)
+        hessian = inputs.new_empty(size, size, num_features + 1, num_features + 1)
+        hessian[first, second] = blocks
+        hessian[second, first] = blocks
+        hessian = hessian.transpose(1, 2).reshape(theta.numel(), theta.numel())
+        hessian = add_to_diagonal(hessian, (penalty + 1e-12).repeat(size))
+        step = _solve(hessian, gradient.T.reshape(-1, 1)).view(size, -1).T
+        decrement = float((gradient * step).sum())
+        if decrement < 1e-9:  # each step now squares the error, so that this one is the last
+            return _finish(theta - step, True, basis, 'newton')
+        scale = 1.0
+        while scale > 1e-8:
+            candidate = theta - scale * step
+            new_loss, new_log_probs = objective(candidate)
+            if new_loss <= loss - 1e-4 * scale * decrement:
+                break
+            scale /= 2.0
+        else:  # no descent left in this precision
+            break
+        theta, loss, log_probs = candidate, new_loss, new_log_probs
+    return _finish(theta, False, basis, 'newton')
+
+
+def _finish(theta: Tensor, converged: bool, basis: Tensor, solver: str) -> Fit:
+    theta = theta @ basis.T
+    return Fit(theta[:-1], theta[-1], solver, converged)
+
+
+def _solve(matrix: Tensor, right: Tensor) -> Tensor:
+    return torch.cholesky_solve(right, cholesky(matrix))

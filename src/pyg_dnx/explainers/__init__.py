@@ -1,0 +1,1 @@
+r"""The explainers, for PyG's explain API."""

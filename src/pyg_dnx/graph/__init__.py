@@ -1,0 +1,1 @@
+r"""Graphs and products with their operator. Knows no model."""

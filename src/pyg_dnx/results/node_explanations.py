@@ -1,0 +1,265 @@
+r"""The explanations of many nodes, each by itself: to index, tabulate, save and load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.explain import Explanation
+from torch_geometric.explain.config import MaskType, ModelConfig
+
+from pyg_dnx import files
+from pyg_dnx import options as checks
+from pyg_dnx.distill.surrogate import Decomposition, Surrogate
+from pyg_dnx.graph.operator import normalized_adjacency
+from pyg_dnx.graph.rows import Rows
+from pyg_dnx.results.certificate import Certificate
+from pyg_dnx.results.explanation import View, to_explanation
+from pyg_dnx.scores.batch import highest
+from pyg_dnx.scores.probe_rule import Probing
+from pyg_dnx.scores.rules import Mixture, Projection, Rule
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROWS_AT_A_TIME = 2**16
+
+
+@dataclass(frozen=True)
+class Graph:
+    r"""What was explained on: the surrogate there, and the arguments of the model."""
+
+    decomposition: Decomposition
+    x: Tensor
+    edge_index: Any
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    r"""How the nodes were explained."""
+
+    surrogate: Surrogate
+    rule: Rule
+    view: View
+    model_config: ModelConfig
+    num_nodes: int  # of the graph
+    target: Tensor  # as PyG has it: [N], but [2N] for binary models with two columns
+    toward: Tensor | None  # directions of the explained nodes' targets, [B, C]
+
+
+class NodeExplanations:
+    r"""The explanations of many nodes, each by itself. ``explanations[b]`` is that of node ``index[b]``, for PyG.
+
+    Attributes:
+        index (Tensor): The explained nodes [B].
+        scores (Tensor, optional): Their signed scores, a sparse CSR matrix [B, N]; ``None`` if only a ``top_k`` was
+            kept.
+        surrogate (Surrogate): What stands in for the model.
+        surrogate_agreement (Tensor): Whether the surrogate predicts the model's class at each of them, [B].
+        distillation_error (Tensor): How far its prediction is from the model's there, [B].
+        bias_decides (Tensor): Whether its class comes from the bias and not from nodes, [B].
+        probe_r2 (Tensor, optional): For ProbeDnX, the share of the variance of answers to probes that the local fit
+            foretells, [B]. The local fit is the surrogate that the three above speak of then.
+        certificate (Certificate, optional): What each explanation is worth if nothing but its top k is left; ``None``
+            if all scores were kept: :func:`~pyg_dnx.certify` an item then.
+    """
+
+    def __init__(
+        self,
+        index: Tensor,
+        scores: Tensor | None,
+        top: tuple[Tensor, ...] | None,
+        trust: dict[str, Tensor],
+        certificate: Certificate | None,
+        request: Request,
+        graph: Graph | None,
+    ) -> None:
+        self.index = index
+        self.scores = scores
+        self.surrogate = request.surrogate
+        self.surrogate_agreement = trust['surrogate_agreement']
+        self.distillation_error = trust['distillation_error']
+        self.bias_decides = trust['bias_decides']
+        self.probe_r2 = trust.get('probe_r2')
+        self.certificate = certificate
+        self._top = top
+        self._trust = trust
+        self._request = request
+        self._graph = graph
+
+    def top_k(self, k: int) -> tuple[Tensor, Tensor]:
+        r"""Returns, for each explained node, the ``k`` nodes with the highest scores, and these scores.
+
+        Both are [B, k], highest first; where a neighbourhood is smaller, padded with node -1 and score 0.
+        """
+        checks.count('k', k)
+        if self.scores is not None:
+            return highest(_rows(self.scores), k)
+        nodes, scores = cast(tuple[Tensor, ...], self._top)
+        if k > nodes.size(1):
+            raise ValueError(
+                f"'k' must be at most {nodes.size(1)}, as many as were kept (got {k}): explain the nodes with a larger "
+                f"'top_k'"
+            )
+        return nodes[:, :k], scores[:, :k]
+
+    @property
+    def targets(self) -> Tensor | None:
+        r"""The class that each explanation is of, [B]; ``None`` for regression."""
+        target = self._request.target
+        if target.is_floating_point() or target.numel() != self._request.num_nodes:
+            return None
+        return target.view(-1)[self.index]
+
+    def __getitem__(self, b: int) -> Explanation:
+        if not isinstance(b, int):
+            raise TypeError(f'explanations are indexed by an int (got {b!r}): explain the nodes you want, or loop')
+        if not -len(self) <= b < len(self):
+            raise IndexError(f'there are explanations 0 to {len(self) - 1} (got {b}): see their nodes in `index`')
+        if self._graph is None:
+            raise ValueError(
+                "explanations that were loaded without their graph have scores only: pass 'x' and 'edge_index' to "
+                "'NodeExplanations.load'"
+            )
+        b, request, graph = b % len(self), self._request, self._graph
+        node = self.index[b : b + 1]
+        toward = None if request.toward is None else request.toward[b : b + 1]
+        with torch.no_grad():
+            directions = request.rule(graph.decomposition, node, toward)
+            trust = {name: values[b : b + 1] for name, values in self._trust.items()}
+            explanation = to_explanation(
+                graph.decomposition, node, directions, trust, graph.x, graph.edge_index, request.view
+            )
+        explanation._model_config = request.model_config
+        explanation._model_args = list(graph.kwargs)
+        explanation.update({'x': graph.x, 'edge_index': graph.edge_index, 'index': node, 'prediction': None})
+        explanation.update({**graph.kwargs, 'target': request.target})
+        return explanation
+
+    def __iter__(self) -> Iterator[Explanation]:
+        return (self[b] for b in range(len(self)))
+
+    def __len__(self) -> int:
+        return self.index.numel()
+
+    def __repr__(self) -> str:
+        kept = '' if self._top is None else f', top_k={self._top[0].size(1)}'
+        return f'NodeExplanations({len(self)} nodes{kept})'
+
+    def _tables(self) -> Iterator[dict[str, np.ndarray]]:
+        r"""The table of all scores, some explained nodes at a time."""
+        for first in range(0, len(self), _ROWS_AT_A_TIME):
+            part = slice(first, min(len(self), first + _ROWS_AT_A_TIME))
+            if self._top is not None:
+                nodes, scores = (kept[part] for kept in self._top)
+                count, column, scores = (nodes >= 0).sum(dim=1), nodes[nodes >= 0], scores[nodes >= 0]
+            elif self.scores is not None:
+                start, stop = self.scores.crow_indices()[[part.start, part.stop]].tolist()
+                count = self.scores.crow_indices()[part.start : part.stop + 1].diff()
+                column, scores = self.scores.col_indices()[start:stop], self.scores.values()[start:stop]
+            of_node = {'node': self.index, **self._trust}
+            if self.certificate is not None:
+                of_node |= {name: getattr(self.certificate, name) for name in ('expected_unfaithfulness', 'verdict')}
+            repeated = {name: values[part].repeat_interleave(count) for name, values in of_node.items()}
+            table = {'node': repeated.pop('node'), 'neighbour': column, 'score': scores, **repeated}
+            yield {name: values.cpu().numpy() for name, values in table.items()}
+
+    def to_pandas(self) -> pd.DataFrame:
+        r"""Returns a table with a row for each score: ``node``, ``neighbour``, ``score``, and the trust in ``node``."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError("'to_pandas' needs pandas: install it, or write a file with 'to_csv'") from error
+        return pd.concat([pd.DataFrame(table) for table in self._tables()], ignore_index=True)
+
+    def to_csv(self, path: files.Path) -> None:
+        r"""Writes the table of :meth:`to_pandas` to a file, which does not take pandas."""
+        with open(path, 'w', encoding='utf-8') as file:
+            for number, table in enumerate(self._tables()):
+                if number == 0:
+                    file.write(','.join(table) + '\n')
+                columns = [
+                    (values.astype(int) if values.dtype == bool else values).astype(str) for values in table.values()
+                ]
+                file.writelines(','.join(line) + '\n' for line in zip(*columns, strict=True))
+
+    def save(self, path: files.Path) -> None:
+        r"""Writes the explanations, but not their graph, to a file that :meth:`load` reads without running code."""
+        request = self._request
+        content = {
+            'index': self.index,
+            'scores': None if self.scores is None else list(_rows(self.scores)),
+            'top': None if self._top is None else list(self._top),
+            'trust': self._trust,
+            'certificate': None if self.certificate is None else vars(self.certificate),
+            'surrogate': request.surrogate.to_dict(),
+            'rule': {'name': type(request.rule).__name__, **request.rule.to_dict()},
+            'view': _plain(request.view._asdict()),
+            'model_config': _plain(vars(request.model_config)),
+            'num_nodes': request.num_nodes,
+            'target': request.target,
+            'toward': request.toward,
+        }
+        files.write(path, 'NodeExplanations', content)
+
+    @staticmethod
+    def load(path: files.Path, x: Tensor | None = None, edge_index: Any = None, **kwargs: Any) -> NodeExplanations:
+        r"""Reads explanations that :meth:`save` wrote, onto the CPU.
+
+        Args:
+            path: The file.
+            x (Tensor, optional): The features [N, F] of the graph. Without it, explanations have scores and tables, but
+                can't be indexed.
+            edge_index (optional): The graph, as the model takes it.
+            **kwargs: Further arguments of the model.
+        """
+        explanations = files.read(path, 'NodeExplanations', _from_dict)
+        if x is not None:
+            request = explanations._request
+            surrogate, num_nodes = request.surrogate, request.num_nodes
+            checks.graph(x, edge_index, kwargs)
+            checks.content(x, edge_index, kwargs.get('edge_weight'))
+            if x.shape != (num_nodes, surrogate.weight.size(0)):
+                raise ValueError(
+                    f"'x' must have shape {[num_nodes, surrogate.weight.size(0)]}, as when the nodes were explained "
+                    f'(got {list(x.shape)}): pass the same graph'
+                )
+            weight = kwargs.get('edge_weight')
+            operator = normalized_adjacency(edge_index, weight, num_nodes, surrogate.weight.dtype, surrogate.flow)
+            decomposition = Decomposition(surrogate, operator, x)
+            rule = request.rule.with_features(x, decomposition)
+            explanations._request = replace(request, rule=rule)
+            explanations._graph = Graph(decomposition, x, edge_index, kwargs)
+        return explanations
+
+
+def _rows(scores: Tensor) -> Rows:
+    return Rows(scores.crow_indices().diff(), scores.col_indices(), scores.values())
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value.value if isinstance(value, Enum) else value for name, value in options.items()}
+
+
+def _from_dict(content: dict[str, Any]) -> NodeExplanations:
+    rule, view, num_nodes = content['rule'], content['view'], content['num_nodes']
+    masks = {name: view[name] and MaskType(view[name]) for name in ('node_mask_type', 'edge_mask_type')}
+    request = Request(
+        Surrogate.from_dict(content['surrogate']),
+        {kind.__name__: kind for kind in (Projection, Mixture, Probing)}[rule.pop('name')].from_dict(rule, num_nodes),
+        View(**{**view, **masks}),
+        ModelConfig(**content['model_config']),
+        num_nodes,
+        content['target'],
+        content['toward'],
+    )
+    scores = None if content['scores'] is None else Rows(*content['scores']).matrix(request.num_nodes)
+    top = None if content['top'] is None else tuple(content['top'])
+    certificate = content['certificate'] and Certificate(**content['certificate'])
+    return NodeExplanations(content['index'], scores, top, content['trust'], certificate, request, None)

@@ -1,0 +1,1 @@
+r"""Scores of nodes, features and edges. Knows no PyG `Explanation`."""

@@ -1,0 +1,1 @@
+r"""What is asked of the user's model. Knows no surrogate."""

@@ -1,0 +1,192 @@
+r"""Where a surrogate speaks for its model, and how reliable the verdicts on explanations are."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.explain import Explainer
+from torch_geometric.explain.config import ModelMode
+
+from pyg_dnx import options as checks
+from pyg_dnx.distill.surrogate import Report
+from pyg_dnx.explainers.base import Inputs, algorithm_of
+from pyg_dnx.results.certificate import VERDICTS
+from pyg_dnx.trust.certify import certificate_of
+from pyg_dnx.trust.measure import check
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DEGREES = (0, 1, 2, 4, 8, 16, 64)  # where the bins start
+CONFIDENCES = (0.0, 0.5, 0.7, 0.9, 0.99)
+_NORMAL_95 = 1.959964
+
+
+class Group(NamedTuple):
+    r"""Nodes that have something in common."""
+
+    name: str
+    num_nodes: int
+    agreement: float  # the share at which the surrogate agrees with the model
+    distillation_error: float  # its mean there
+
+
+class Reliability(NamedTuple):
+    r"""What was measured of explanations with one verdict."""
+
+    verdict: str
+    num_checked: int
+    faithful: float  # the share under whose mask alone the model predicts as before
+    low: float  # the 95% interval of this share (Wilson)
+    high: float
+    unfaithfulness: float  # its mean
+    unfaithfulness_low: float  # the 95% interval of this mean (normal)
+    unfaithfulness_high: float
+
+
+@dataclass(frozen=True)
+class TrustReport:
+    r"""Where a surrogate speaks for its model. Printed, it is a page of tables; :meth:`plot` draws it.
+
+    Attributes:
+        report (Report): The surrogate's own.
+        by_class, by_degree, by_confidence (list): A :class:`Group` for each of the model's classes, for nodes of
+            similar in-degree, and for nodes where the model is similarly confident; for regression, by degree only.
+        confusion (list, optional): How many nodes of each of the model's classes (rows) the surrogate puts in each.
+        reliability (list): A :class:`Reliability` for each verdict, measured on a sample of nodes.
+    """
+
+    report: Report
+    by_class: list[Group]
+    by_degree: list[Group]
+    by_confidence: list[Group]
+    confusion: list[list[int]] | None
+    reliability: list[Reliability]
+
+    def to_dict(self) -> dict[str, Any]:
+        r"""The report as numbers, strings, lists and dictionaries, for JSON say."""
+        tables = {'by_class': self.by_class, 'by_degree': self.by_degree, 'by_confidence': self.by_confidence}
+        rows = {name: [group._asdict() for group in groups] for name, groups in tables.items()}
+        reliability = [row._asdict() for row in self.reliability]
+        confusion = self.confusion and [list(row) for row in self.confusion]
+        return {'report': asdict(self.report), **rows, 'confusion': confusion, 'reliability': reliability}
+
+    def plot(self, path: str | PathLike[str] | None = None, *, theme: str = 'light') -> Figure:
+        r"""Draws the report with matplotlib, and returns the figure: see :func:`pyg_dnx.plot.report`."""
+        from pyg_dnx import plot
+
+        return plot.report(self, theme=theme, path=path)
+
+    def __str__(self) -> str:
+        lines = [str(self.report)]
+        tables = {'class': self.by_class, 'in-degree': self.by_degree, 'confidence': self.by_confidence}
+        for title, groups in tables.items():
+            if groups:
+                lines.append(f'\n{title:<34} {"nodes":>9} {"agreement":>10} {"error":>7}')
+            for group in groups:
+                agreement, error = f'{group.agreement:.1%}', f'{group.distillation_error:.3f}'
+                lines.append(f'{group.name:<34} {group.num_nodes:>9,} {agreement:>10} {error:>7}')
+        lines.append(f'\n{"verdict":<34} {"checked":>9} {"faithful":>10} {"95%":>16}   unfaithfulness')
+        for row in self.reliability:
+            faithful, interval = f'{row.faithful:.1%}', f'{row.low:.1%} to {row.high:.1%}'
+            mean = f'{row.unfaithfulness:.3f} ({row.unfaithfulness_low:.3f} to {row.unfaithfulness_high:.3f})'
+            lines.append(f'{row.verdict:<34} {row.num_checked:>9,} {faithful:>10} {interval:>16}   {mean}')
+        return '\n'.join(lines)
+
+
+def trust_report(
+    explainer: Explainer,
+    x: Tensor,
+    edge_index: Any,
+    *,
+    num_checks: int = 200,
+    seed: int = 0,
+    target: Tensor | None = None,
+    progress: bool | None = None,
+    **kwargs: Any,
+) -> TrustReport:
+    r"""Reports where the surrogate agrees with the model, and checks a sample of explanations on the model.
+
+    Args:
+        explainer (Explainer): An explainer with an algorithm of this package.
+        x (Tensor): The node features [N, F].
+        edge_index: The graph, as the model takes it.
+        num_checks (int): How many nodes to explain, certify and check. (default: ``200``)
+        seed (int): Which nodes. The random state of PyTorch is not touched. (default: ``0``)
+        target (Tensor, optional): The target of each node, [N], for explanations of type ``'phenomenon'``.
+        progress (bool, optional): Whether to show progress bars; ``None`` shows them on a terminal.
+        **kwargs: Further arguments of the model.
+    """
+    algorithm = algorithm_of(explainer)
+    checks.graph(x, edge_index, kwargs)
+    checks.count('num_checks', num_checks)
+    inputs = Inputs(explainer.model, x, edge_index, kwargs, progress=progress)
+    distilled = algorithm._distill(inputs)
+    nodes = torch.arange(x.size(0), device=x.device)
+    trust, regression = distilled.trust(nodes), explainer.model_config.mode == ModelMode.regression
+    values = trust['surrogate_agreement'].double(), trust['distillation_error'].double()
+
+    in_degree = distilled.decomposition.operator.length - 1  # without the self-loop
+    by_degree = _groups(_bins(in_degree, DEGREES), [_span(DEGREES, b) for b in range(len(DEGREES))], *values)
+    by_class, by_confidence, confusion = [], [], None
+    if not regression:
+        confidence, label = distilled.outputs.max(dim=1)
+        num_classes = distilled.outputs.size(1)
+        by_class = _groups(label, [str(c) for c in range(num_classes)], *values)
+        ends = [*CONFIDENCES[1:], 1.0]
+        names = [f'{low:g} to {high:g}' for low, high in zip(CONFIDENCES, ends, strict=True)]
+        by_confidence = _groups(_bins(confidence, CONFIDENCES), names, *values)
+        pairs = label * num_classes + distilled.decomposition.logits.argmax(dim=1)
+        confusion = torch.bincount(pairs, minlength=num_classes**2).view(num_classes, num_classes).tolist()
+
+    generator = torch.Generator(device='cpu').manual_seed(seed)
+    sample = torch.randperm(x.size(0), generator=generator, device='cpu')[:num_checks].to(x.device)
+    explained = algorithm.explain_nodes(
+        explainer.model, x, edge_index, index=sample, target=target, progress=progress, **kwargs
+    )
+    certificates = [certificate_of(explanation, algorithm, inputs, distilled) for explanation in explained]
+    verdict = torch.cat([certificate.verdict for certificate in certificates])
+    measured = check(explainer, explained, progress=progress)
+    if measured.fidelity_minus is None:
+        kept = measured.unfaithfulness <= distilled.unit
+    else:
+        kept = measured.fidelity_minus == 0.0
+    reliability = [
+        _reliability(name, kept[verdict == number], measured.unfaithfulness[verdict == number])
+        for number, name in enumerate(VERDICTS)
+        if bool((verdict == number).any())
+    ]
+    return TrustReport(distilled.surrogate.report, by_class, by_degree, by_confidence, confusion, reliability)
+
+
+def _bins(values: Tensor, starts: tuple[float, ...]) -> Tensor:
+    edges = torch.tensor(starts, dtype=torch.float64, device=values.device)
+    return torch.searchsorted(edges, values.double(), right=True) - 1
+
+
+def _span(starts: tuple[int, ...], b: int) -> str:
+    if b + 1 == len(starts):
+        return f'{starts[b]} or more'
+    last = starts[b + 1] - 1
+    return str(last) if last == starts[b] else f'{starts[b]} to {last}'
+
+
+def _groups(place: Tensor, names: list[str], agreement: Tensor, error: Tensor) -> list[Group]:
+    r"""The groups that have nodes, given the group of each."""
+    size = torch.bincount(place, minlength=len(names))
+    shares, errors = (torch.bincount(place, values, minlength=len(names)) / size for values in (agreement, error))
+    rows = zip(names, size.tolist(), shares.tolist(), errors.tolist(), strict=True)
+    return [Group(*row) for row in rows if row[1] > 0]
+
+
+def _reliability(verdict: str, faithful: Tensor, unfaithfulness: Tensor) -> Reliability:
+    size, share, z = faithful.numel(), float(faithful.double().mean()), _NORMAL_95
+    middle = (share + z * z / (2 * size)) / (1 + z * z / size)
+    half = z * (share * (1 - share) / size + z * z / (4 * size * size)) ** 0.5 / (1 + z * z / size)
+    low, high = max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
+    mean, error = float(unfaithfulness.mean()), z * float(unfaithfulness.std(correction=0)) / size**0.5
+    return Reliability(verdict, size, share, low, high, mean, max(0.0, mean - error), mean + error)

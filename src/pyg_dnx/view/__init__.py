@@ -1,0 +1,1 @@
+r"""Pages of explanations."""
