@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyg_dnx.distill.surrogate import Decomposition, Report, Surrogate
-from pyg_dnx.graph.operator import normalized_adjacency
+from pyg_dnx import Report, Surrogate
+from pyg_dnx.distill.decomposition import Decomposition
+from pyg_dnx.graph.graph import Graph as Inputs
 
 
 class Graph(NamedTuple):
@@ -159,6 +160,4 @@ def random_surrogate(
 def random_decomposition(graph: Graph, num_hops: int, **kwargs: Any) -> Decomposition:
     r"""A random surrogate on ``graph``."""
     surrogate = random_surrogate(graph.x.size(1), num_hops, **kwargs)
-    dtype = surrogate.weight.dtype
-    operator = normalized_adjacency(graph.edge_index, graph.edge_weight, graph.x.size(0), dtype, surrogate.flow)
-    return Decomposition(surrogate, operator, graph.x)
+    return surrogate.on(Inputs(graph.x, graph.edge_index, {'edge_weight': graph.edge_weight}))

@@ -3,15 +3,15 @@ r"""Distill n' Explain for PyTorch Geometric."""
 from pyg_dnx import plot
 from pyg_dnx.distill.cache import SurrogateCache, shared_cache
 from pyg_dnx.distill.surrogate import Report, Surrogate
-from pyg_dnx.explainers.fastdnx import DnXAlgorithm, FastDnXAlgorithm
+from pyg_dnx.explainers.dnx import DnXAlgorithm
+from pyg_dnx.explainers.fastdnx import FastDnXAlgorithm
 from pyg_dnx.explainers.probednx import ProbeDnXAlgorithm
 from pyg_dnx.results.certificate import Certificate
-from pyg_dnx.results.explanation import SurrogateWarning
 from pyg_dnx.results.node_explanations import NodeExplanations
+from pyg_dnx.results.warnings import SurrogateWarning
 from pyg_dnx.teacher.probes import probe_masks
-from pyg_dnx.trust.certify import certify
 from pyg_dnx.trust.measure import Check, check
-from pyg_dnx.trust.report import TrustReport, trust_report
+from pyg_dnx.trust.report import TrustReport, certify, trust_report
 from pyg_dnx.trust.theory import Bounds, bound
 from pyg_dnx.view.html import to_html
 

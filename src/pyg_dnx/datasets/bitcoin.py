@@ -14,8 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data, InMemoryDataset, download_url
 from torch_geometric.utils import remove_self_loops, to_undirected
 
-from pyg_dnx import files
-from pyg_dnx import options as checks
+from pyg_dnx import files, options
 from pyg_dnx.datasets.published import read_arrays, read_graph
 from pyg_dnx.datasets.seeding import add_split, check_seed
 
@@ -118,7 +117,7 @@ class BitcoinDataset(InMemoryDataset):
         pre_transform: Callable[[Any], Any] | None = None,
         force_reload: bool = False,
     ) -> None:
-        self.name, self.seed = checks.choice('name', name, BITCOIN_GRAPHS), check_seed(seed)
+        self.name, self.seed = options.choice('name', name, BITCOIN_GRAPHS), check_seed(seed)
         self.is_published = folder is not None
         if root is None and folder is None:
             raise TypeError("'root' must be a folder to download to unless 'folder' is given (got None): pass one")

@@ -8,8 +8,7 @@ from torch_geometric.data import Data
 from torch_geometric.datasets import InfectionDataset, Planetoid
 from torch_geometric.datasets.graph_generator import ERGraph
 
-from pyg_dnx import files
-from pyg_dnx import options as checks
+from pyg_dnx import files, options
 from pyg_dnx.datasets.bitcoin import BITCOIN_GRAPHS, BitcoinDataset
 from pyg_dnx.datasets.motif import MOTIF_GRAPHS, MotifDataset
 from pyg_dnx.datasets.seeding import add_split, check_seed, seeded
@@ -32,7 +31,7 @@ def load(name: str, folder: files.Path = 'data', seed: int = 0) -> Data:
         folder: Where published and downloaded files are.
         seed: What a generated graph, and the split of a generated or downloaded one, follows from.
     """
-    name, seed, folder = checks.choice('name', name, GRAPHS), check_seed(seed), Path(folder)
+    name, seed, folder = options.choice('name', name, GRAPHS), check_seed(seed), Path(folder)
     published = folder / 'dnx' if (folder / 'dnx' / f'{name}.npz').is_file() else None
     if name in MOTIF_GRAPHS:
         return MotifDataset(name, published, seed)[0]

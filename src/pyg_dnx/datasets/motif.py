@@ -12,8 +12,7 @@ from torch.nn.functional import one_hot
 from torch_geometric.data import Data, InMemoryDataset
 from torch_geometric.utils import degree
 
-from pyg_dnx import files
-from pyg_dnx import options as checks
+from pyg_dnx import files, options
 from pyg_dnx.datasets.generate import generate
 from pyg_dnx.datasets.published import read_graph
 from pyg_dnx.datasets.seeding import add_split, check_seed, seeded
@@ -104,7 +103,7 @@ class MotifDataset(InMemoryDataset):
         seed: int = 0,
         transform: Callable[[Any], Any] | None = None,
     ) -> None:
-        self.name, self.seed = checks.choice('name', name, MOTIF_GRAPHS), check_seed(seed)
+        self.name, self.seed = options.choice('name', name, MOTIF_GRAPHS), check_seed(seed)
         super().__init__(root=None, transform=transform)
         layout = LAYOUTS[self.name]
         if folder is None:

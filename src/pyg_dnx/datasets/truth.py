@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from pyg_dnx import options as checks
+from pyg_dnx.scores.question import outputs_of
 
 
 def node_truth(data: Data, index: Any, predicted: Tensor | None = None) -> Tensor:
@@ -24,7 +24,7 @@ def node_truth(data: Data, index: Any, predicted: Tensor | None = None) -> Tenso
         index: The explained nodes: an int, ids [B], or a boolean mask [N].
         predicted: The predicted class [N] of every node, in a trust network. Motifs do not depend on it.
     """
-    nodes = checks.index(index, data.x)
+    nodes = outputs_of(index, data.num_nodes, data.x.device)
     if 'node_motif' in data:
         return data.node_motif == motif_of(data, nodes)[:, None]
     if 'rating' not in data:
@@ -64,7 +64,7 @@ def edge_truth(data: Data, index: Any, predicted: Tensor | None = None) -> Tenso
         index: The explained nodes: an int, ids [B], or a boolean mask [N].
         predicted: The predicted class [N] of every node, as in :meth:`node_truth`.
     """
-    nodes = checks.index(index, data.x)
+    nodes = outputs_of(index, data.num_nodes, data.x.device)
     if 'edge_motif' in data:
         return data.edge_motif == motif_of(data, nodes)[:, None]
     truth = node_truth(data, nodes, predicted)

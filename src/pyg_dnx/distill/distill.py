@@ -2,62 +2,137 @@ r"""Distils a model into a linear surrogate: ask once, solve a convex problem, r
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.explain.config import ModelConfig, ModelMode
+from torch_geometric.explain.config import ModelMode
 
-from pyg_dnx.distill.solvers import PRECISE_MAX_SIZE, Fit, fit_classifier, fit_regressor, fit_stacked, kl_divergence
-from pyg_dnx.distill.surrogate import Decomposition, Report, Surrogate
+from pyg_dnx.distill.decomposition import Decomposition, decompose
+from pyg_dnx.distill.solvers import (
+    PRECISE_MAX_SIZE,
+    Fit,
+    fit_classifier,
+    fit_regressor,
+    fit_stacked,
+    kl_divergence,
+)
+from pyg_dnx.distill.surrogate import Report, Surrogate
 from pyg_dnx.graph.features import Features, propagate
-from pyg_dnx.graph.operator import Operator, normalized_adjacency
-from pyg_dnx.teacher.probes import UNDRAWN, ask, probe_masks
-from pyg_dnx.teacher.teacher import query, to_targets
+from pyg_dnx.graph.graph import Graph
+from pyg_dnx.graph.operator import Operator
+from pyg_dnx.run import ENTRIES, Run
+from pyg_dnx.teacher.probes import NUM_FIXED_MASKS, probe_masks
+from pyg_dnx.teacher.teacher import Answers, Teacher
 
 DEFAULT_RIDGE = 1e-5
 HELD_OUT_SHARE = 0.2
 MAX_NODES_TO_CHOOSE_HOPS = 2**16
-KL_CHUNK = 2**16  # nodes at a time
-MAX_TRUST_SIZE = 2**22  # numbers; up to here, all nodes are judged at once, and single explanations cost less
+MAX_HOPS_OF_UNKNOWN_MODEL = 3
+MAX_TRUST_SIZE = 2**22  # numbers; up to here, all outputs are judged at once, and single explanations cost less
 
 
 @dataclass(frozen=True)
-class Settings:
-    r"""How to distil."""
+class Recipe:
+    r"""How to distil: all options that the surrogate depends on."""
 
-    hops: tuple[int, ...]  # candidates for L; with more than one, held-out nodes decide
-    ridge: float
-    flow: str
+    num_hops: int | str | None = None
+    ridge: float = DEFAULT_RIDGE
+    filter: str = 'sgc'
     num_masks: int = 0  # under which the model is asked, too; with none, the distillation is the paper's
 
+    def candidates(self, reach: int | None) -> tuple[int, ...]:
+        r"""The candidates for the number of hops, for a model that looks ``reach`` far; held-out nodes decide."""
+        if isinstance(self.num_hops, int):
+            return (self.num_hops,)
+        if self.num_hops is None and reach is not None:
+            return (reach,)
+        return tuple(range((MAX_HOPS_OF_UNKNOWN_MODEL if reach is None else reach) + 1))
 
+
+@dataclass(frozen=True)
+class Trust:
+    r"""What is known, at each explained output [B], about what stands for the model there.
+
+    Attributes:
+        surrogate_agreement: Whether it predicts the model's class; for regression, whether it is closer to the model's
+            output than these are spread over the graph (one standard deviation).
+        distillation_error: The Euclidean distance of its class probabilities, or outputs, from the model's.
+        bias_decides: Whether its class comes from the bias: the evidence of nodes, which is all that scores share out,
+            points to another class.
+        probe_r2: For ProbeDnX, R² of the local fit, each pair of probes predicted from the others.
+        probe_evidence: For ProbeDnX, the sum of all effects.
+        probe_bias: For ProbeDnX, the answer with all features blanked.
+    """
+
+    surrogate_agreement: Tensor
+    distillation_error: Tensor
+    bias_decides: Tensor
+    probe_r2: Tensor | None = None
+    probe_evidence: Tensor | None = None
+    probe_bias: Tensor | None = None
+
+    def to_dict(self) -> dict[str, Tensor]:
+        r"""What is known, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def at(self, places: Any) -> Trust:
+        r"""The same at some of the outputs."""
+        return Trust(**{name: value[places] for name, value in self.to_dict().items()})
+
+    @staticmethod
+    def cat(parts: list[Trust]) -> Trust:
+        r"""All parts, one after the other."""
+        every = [part.to_dict() for part in parts]
+        return Trust(**{name: torch.cat([part[name] for part in every]) for name in every[0]})
+
+
+class Memo:
+    r"""What is found once and kept as long as a distilled model is. Copies and pickles of it start empty."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.known: dict[Any, Any] = {}
+
+    def get(self, key: Any, create: Callable[[], Any]) -> Any:
+        r"""What is known under ``key``: one thread finds it, and the others wait."""
+        with self.lock:
+            if key not in self.known:
+                self.known[key] = create()
+            return self.known[key]
+
+    def __reduce__(self) -> tuple[type[Memo], tuple[()]]:
+        return Memo, ()
+
+
+@dataclass(frozen=True, eq=False)
 class Distilled:
     r"""A distilled model on the graph it was distilled on.
 
     Attributes:
-        decomposition (Decomposition): The surrogate on this graph.
-        outputs (Tensor): The model's class probabilities or regression outputs [N, C]; in float64 unless large.
-        target (Tensor): The target that PyG derives from the model's outputs.
+        decomposition: The surrogate on this graph.
+        answers: What the model says of it; in float64 unless large.
+        memo: What else was asked of the model.
     """
 
-    def __init__(self, decomposition: Decomposition, outputs: Tensor, target: Tensor) -> None:
-        self.decomposition = decomposition
-        self.outputs = outputs
-        self.target = target
-        self.probes: dict[Any, Any] = {}  # the answers to probes of the model, kept as long as it is
-        self.probing = threading.Lock()
+    decomposition: Decomposition
+    answers: Answers
+    memo: Memo = field(default_factory=Memo)
 
     @property
     def surrogate(self) -> Surrogate:
         return self.decomposition.surrogate
+
+    @property
+    def outputs(self) -> Tensor:
+        r"""The model's class probabilities or regression outputs, [O, C]."""
+        return self.answers.values
 
     @cached_property
     def spread(self) -> float:
@@ -74,33 +149,29 @@ class Distilled:
 
         Rounding that differs from run to run may flip a near tie, hence the tolerance.
         """
-        if target.equal(self.target):
+        before = self.answers.target
+        if target.equal(before):
             return True
-        if target.shape != self.target.shape:
+        if target.shape != before.shape:
             return False
         if target.is_floating_point():
-            return torch.allclose(target, self.target, rtol=1e-3, atol=1e-3 * self.spread + 1e-6)
-        return float((target != self.target).double().mean()) <= 1e-3
+            return torch.allclose(target, before, rtol=1e-3, atol=1e-3 * self.spread + 1e-6)
+        return float((target != before).double().mean()) <= 1e-3
 
-    def trust(self, nodes: Tensor) -> dict[str, Tensor]:
-        r"""What is known about the surrogate at each of ``nodes`` [B].
-
-        - ``surrogate_agreement``: whether it predicts the model's class; for regression, whether it is closer to the
-          model's output than these are spread over the graph (one standard deviation).
-        - ``distillation_error``: the Euclidean distance of its class probabilities, or outputs, from the model's.
-        - ``bias_decides``: whether its class comes from the bias: the evidence of nodes, which is all that scores
-          share out, points to another class.
-        """
+    def trust(self, outputs: Tensor) -> Trust:
+        r"""What is known about the surrogate at some of the outputs [B]."""
         if self.outputs.numel() > MAX_TRUST_SIZE:
-            return self._judge(nodes)
-        return {name: values.index_select(0, nodes) for name, values in self._trust.items()}
+            return self._judge(outputs)
+        every = self._everywhere
+        parts = every.surrogate_agreement, every.distillation_error, every.bias_decides
+        return Trust(*(values.index_select(0, outputs) for values in parts))
 
     @cached_property
-    def _trust(self) -> dict[str, Tensor]:
+    def _everywhere(self) -> Trust:
         return self._judge(slice(None))
 
-    def _judge(self, nodes: Tensor | slice) -> dict[str, Tensor]:
-        evidence, outputs = self.decomposition.evidence[nodes], self.outputs[nodes].double()
+    def _judge(self, places: Tensor | slice) -> Trust:
+        evidence, outputs = self.decomposition.evidence[places], self.outputs[places].double()
         logits = (evidence + self.surrogate.bias).double()
         error = (self.surrogate.outputs(logits) - outputs).norm(dim=1)
         if self.surrogate.report.mode == 'regression':
@@ -108,92 +179,66 @@ class Distilled:
         else:
             agreement = logits.argmax(dim=1) == outputs.argmax(dim=1)
             by_bias = logits.argmax(dim=1) != evidence.argmax(dim=1)
-        return {
-            'surrogate_agreement': agreement,
-            'distillation_error': error.to(evidence.dtype),
-            'bias_decides': by_bias,
-        }
+        return Trust(agreement, error.to(evidence.dtype), by_bias)
 
 
-def distill(
-    model: torch.nn.Module,
-    x: Tensor,
-    edge_index: Any,
-    kwargs: dict[str, Any],
-    config: ModelConfig,
-    settings: Settings,
-    *,
-    operator: Operator | None = None,
-    teacher_outputs: Tensor | np.ndarray | None = None,
-    probe_outputs: Tensor | np.ndarray | None = None,
-    max_bytes: int = sys.maxsize,
-    progress: bool | None = False,
-) -> Distilled:
-    r"""Distils ``model`` with one evaluation of it, and one for each mask, or with none if its outputs are given.
-
-    Args:
-        model: The model.
-        x, edge_index, kwargs: Its arguments.
-        config: What it returns.
-        settings: How to distil it.
-        operator: The graph's operator, if it is known.
-        teacher_outputs: What the model returns for all nodes, [N] or [N, C], if it is known.
-        probe_outputs: What it returns under each of ``probe_masks``, [P, N] or [P, N, C], if it is known.
-        max_bytes: About how much memory to work in.
-        progress: Whether to show a progress bar; ``None`` shows it on a terminal.
-    """
+def distill(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Distilled:
+    r"""Distils a model with one evaluation of it, and one for each mask, or with none if its outputs are given."""
     start = time.perf_counter()
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    if operator is None:
-        operator = normalized_adjacency(edge_index, kwargs.get('edge_weight'), x.size(0), dtype, settings.flow)
-    outputs = query(model, x, edge_index, kwargs) if teacher_outputs is None else teacher_outputs
-    precise = torch.float64 if (1 + settings.num_masks) * x.numel() <= PRECISE_MAX_SIZE else dtype
-    targets, predicted = to_targets(outputs, config, precise, x.device)
-    regression = config.mode == ModelMode.regression
+    x, dtype = graph.x, torch.promote_types(graph.x.dtype, torch.float32)
+    operator, max_bytes = graph.operator(teacher.flow, dtype), run.bytes(x.device)
+    precise = torch.float64 if (1 + recipe.num_masks) * x.numel() <= PRECISE_MAX_SIZE else dtype
+    answers = teacher.outputs(graph, precise, run.entries)
+    targets, regression = answers.values, teacher.config.mode == ModelMode.regression
 
-    num_hops, held_out = settings.hops[0], None
-    if len(settings.hops) > 1:
-        held_out = _held_out_loss(operator, x, targets, settings, regression, max_bytes)
+    hops, held_out = recipe.candidates(teacher.reach), None
+    num_hops = hops[0]
+    if len(hops) > 1:
+        held_out = _held_out_loss(operator, x, targets, hops, recipe.ridge, regression, max_bytes)
         rounding = 1e-9 * float(torch.linalg.vector_norm(targets)) ** 2 / x.size(0)
         best = min(held_out.values()) + rounding
         num_hops = next(hops for hops, loss in held_out.items() if not loss > best)  # of ties, the fewest
 
     features = propagate(operator, x.detach(), num_hops, precise, max_bytes)
-    if settings.num_masks > 0:
-        masks = probe_masks(x.size(0), settings.num_masks)
-        answers = ask(model, x, edge_index, kwargs, config, masks, UNDRAWN, probe_outputs, progress)
+    if recipe.num_masks > 0:
+        masks = probe_masks(x.size(0), recipe.num_masks)
         masked = (
             (propagate(operator, x.detach() * mask.to(x.device)[:, None], num_hops, precise, max_bytes), answer)
-            for mask, answer in zip(masks[UNDRAWN:], answers, strict=True)
+            for mask, answer in zip(masks[NUM_FIXED_MASKS:], teacher.probe(graph, masks, run), strict=True)
         )
         shift = 0.0 if regression else 1.0 / targets.size(1)
         parts = ((part, answer - shift) for part, answer in chain([(features, targets)], masked))
-        fit = fit_stacked(parts, (1 + settings.num_masks) * x.size(0), settings.ridge)
+        fit = fit_stacked(parts, (1 + recipe.num_masks) * x.size(0), recipe.ridge)
     else:
-        fit = _fit(features, targets, settings.ridge, regression, progress)
+        fit = _fit(features, targets, recipe.ridge, regression, run.progress)
     evidence = torch.cat([chunk @ fit.weight.to(chunk.dtype) for _, chunk in features.chunks()])
     del features
-    loss, agreement = _quality(evidence + fit.bias.to(evidence.dtype), targets, regression, settings.num_masks > 0)
+    logits = evidence + fit.bias.to(evidence.dtype)
+    loss, agreement = _quality(logits, targets, regression, recipe.num_masks > 0, run.entries)
     report = Report(
         kl=loss,
         agreement=agreement,
         seconds=time.perf_counter() - start,
         solver=fit.solver,
-        ridge=settings.ridge,
+        ridge=recipe.ridge,
         converged=fit.converged,
         num_nodes=x.size(0),
-        mode=config.mode.value,
+        mode=teacher.config.mode.value,
         held_out=held_out,
-        num_masks=settings.num_masks,
+        num_masks=recipe.num_masks,
     )
-    surrogate = Surrogate(fit.weight.to(dtype), fit.bias.to(dtype), num_hops, report, settings.flow)
-    decomposition = Decomposition(surrogate, operator, x)
-    decomposition.evidence = evidence.to(dtype)  # saves propagating it once more
-    return Distilled(decomposition, targets, predicted)
+    surrogate = Surrogate(fit.weight.to(dtype), fit.bias.to(dtype), num_hops, report, teacher.flow)
+    return Distilled(decompose(surrogate, graph, evidence.to(dtype)), answers)
 
 
 def _held_out_loss(
-    operator: Operator, x: Tensor, targets: Tensor, settings: Settings, regression: bool, max_bytes: int
+    operator: Operator,
+    x: Tensor,
+    targets: Tensor,
+    candidates: tuple[int, ...],
+    ridge: float,
+    regression: bool,
+    max_bytes: int,
 ) -> dict[int, float]:
     r"""The loss on held-out nodes for each candidate number of hops, ascending."""
     num_nodes = x.size(0)
@@ -202,9 +247,9 @@ def _held_out_loss(
     held = order[: max(1, int(HELD_OUT_SHARE * order.numel()))]
     kept = order[held.numel() :] if num_nodes > 1 else held
     losses: dict[int, float] = {}
-    for num_hops in settings.hops:
+    for num_hops in candidates:
         features = propagate(operator, x.detach(), num_hops, targets.dtype, max_bytes)
-        fit = _fit(Features.of(features.rows(kept)), targets[kept], settings.ridge, regression)
+        fit = _fit(Features.of(features.rows(kept)), targets[kept], ridge, regression)
         logits = features.rows(held).double() @ fit.weight + fit.bias
         losses[num_hops] = _quality(logits, targets[held], regression)[0]
     return losses
@@ -216,7 +261,9 @@ def _fit(features: Features, targets: Tensor, ridge: float, regression: bool, pr
     return fit_classifier(features, targets, ridge, progress=progress)
 
 
-def _quality(logits: Tensor, targets: Tensor, regression: bool, masked: bool = False) -> tuple[float, float]:
+def _quality(
+    logits: Tensor, targets: Tensor, regression: bool, masked: bool = False, entries: int = ENTRIES
+) -> tuple[float, float]:
     r"""The loss and the agreement of a surrogate's ``logits`` with the model's ``targets``."""
     if regression:
         logits, targets = logits.double(), targets.double()
@@ -228,6 +275,7 @@ def _quality(logits: Tensor, targets: Tensor, regression: bool, masked: bool = F
     if masked:
         error = (logits.double() + 1.0 / logits.size(1) - targets.double()).square().sum(dim=1).mean()
         return 0.5 * float(error), float(agreement)
-    parts = zip(targets.split(KL_CHUNK), logits.split(KL_CHUNK), strict=True)
+    step = max(1, entries // logits.size(1))
+    parts = zip(targets.split(step), logits.split(step), strict=True)
     loss = sum(float(kl_divergence(target.double(), logit.double()).sum()) for target, logit in parts)
     return loss / logits.size(0), float(agreement)

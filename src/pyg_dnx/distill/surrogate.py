@@ -1,20 +1,19 @@
-r"""The linear surrogate Z = Ã^L X Θ + b, and its decomposition on one graph."""
+r"""The linear surrogate, which stands for a model on any graph."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from pyg_dnx import files
-from pyg_dnx import options as checks
-from pyg_dnx.distill import tables
-from pyg_dnx.graph.operator import Operator, normalized_adjacency
+from pyg_dnx.graph.filters import FILTERS, Taps
+from pyg_dnx.graph.graph import Graph
 
-ROWS_AT_A_TIME = 2**17  # of features, which may be on disk or of another type
+if TYPE_CHECKING:
+    from pyg_dnx.distill.decomposition import Decomposition
 
 
 @dataclass(frozen=True)
@@ -59,37 +58,58 @@ class Report:
 
 
 class Surrogate:
-    r"""A simple graph convolution that stands in for a model.
+    r"""A simple graph convolution that stands in for a model: :math:`Z = \sum_k \tilde{A}^k X \Theta_k + b`.
 
     Args:
-        weight (Tensor): :math:`\Theta`, of shape [F, C].
+        weight (Tensor): :math:`\Theta`, of shape [F, C]; of filters with several taps one below the other, [T·F, C].
         bias (Tensor): :math:`b`, of shape [C]. For classification, both sum to zero over classes.
         num_hops (int): :math:`L`.
         report (Report): How the surrogate was obtained, and how good it is.
         flow (str): The direction of messages, as in :class:`~torch_geometric.nn.MessagePassing`.
+        filter (str): Which powers of :math:`\tilde{A}` there are: ``'sgc'`` has the last one, ``'sign'`` each with
+            weights of its own, ``'ppr'`` all with one weight, as personalised PageRank mixes them.
     """
 
     def __init__(
-        self, weight: Tensor, bias: Tensor, num_hops: int, report: Report, flow: str = 'source_to_target'
+        self,
+        weight: Tensor,
+        bias: Tensor,
+        num_hops: int,
+        report: Report,
+        flow: str = 'source_to_target',
+        *,
+        filter: str = 'sgc',
     ) -> None:
         self.weight = weight
         self.bias = bias
         self.num_hops = num_hops
         self.report = report
         self.flow = flow
+        self.filter = filter
+
+    @property
+    def taps(self) -> Taps:
+        r"""How much each tap of the filter takes of each weight, [T, L + 1]."""
+        return FILTERS[self.filter](self.num_hops)
 
     def __call__(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         r"""Returns the logits [N, C], in the surrogate's own precision."""
-        if not isinstance(x, Tensor) or x.dim() != 2 or x.size(1) != self.weight.size(0):
+        num_features = self.weight.size(0) // len(self.taps)
+        if not isinstance(x, Tensor) or x.dim() != 2 or x.size(1) != num_features:
             got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ValueError(
-                f"'x' must be a tensor of shape [N, {self.weight.size(0)}] (got {got}): pass the features of the graph "
+                f"'x' must be a tensor of shape [N, {num_features}] (got {got}): pass the features of the graph "
                 f'that the surrogate was distilled on, or of one like it'
             )
-        checks.graph(x, edge_index, {'edge_weight': edge_weight})
-        checks.content(x, edge_index, edge_weight)
-        operator = normalized_adjacency(edge_index, edge_weight, x.size(0), self.weight.dtype, self.flow)
-        return Decomposition(self, operator, x).logits
+        graph = Graph.of(x, edge_index, {'edge_weight': edge_weight})
+        graph.check_content()
+        return self.on(graph).logits
+
+    def on(self, graph: Graph) -> Decomposition:
+        r"""The surrogate on one graph."""
+        from pyg_dnx.distill.decomposition import decompose
+
+        return decompose(self, graph)
 
     def outputs(self, logits: Tensor) -> Tensor:
         r"""What ``logits`` [..., C] say of the model: class probabilities, or regression outputs.
@@ -103,7 +123,8 @@ class Surrogate:
 
     def to(self, device: torch.device | str) -> Surrogate:
         r"""Returns the surrogate on another device."""
-        return Surrogate(self.weight.to(device), self.bias.to(device), self.num_hops, self.report, self.flow)
+        parts = self.weight.to(device), self.bias.to(device), self.num_hops, self.report, self.flow
+        return Surrogate(*parts, filter=self.filter)
 
     def save(self, path: files.Path) -> None:
         r"""Writes the surrogate to a file that :meth:`load` reads without running any code in it."""
@@ -121,6 +142,7 @@ class Surrogate:
             'bias': self.bias.cpu(),
             'num_hops': self.num_hops,
             'flow': self.flow,
+            'filter': self.filter,
             'report': asdict(self.report),
         }
 
@@ -132,65 +154,3 @@ class Surrogate:
     def __repr__(self) -> str:
         num_features, num_outputs = self.weight.shape
         return f'Surrogate({num_features}, {num_outputs}, num_hops={self.num_hops})'
-
-
-class Decomposition:
-    r"""A surrogate on one graph: what every explanation there reads.
-
-    The contribution of node j to node i is :math:`M_{ij} = \tilde{A}^L_{ij} \, h_j` with :math:`h = X \Theta`, and
-    :math:`\sum_j M_{ij} = Z_i - b`.
-
-    Args:
-        surrogate (Surrogate): The surrogate.
-        operator (Operator): :math:`\tilde{A}` of the graph.
-        x (Tensor): The features [N, F], not kept.
-    """
-
-    def __init__(self, surrogate: Surrogate, operator: Operator, x: Tensor) -> None:
-        self.surrogate = surrogate
-        self.operator = operator
-        parts = [part.to(surrogate.weight.dtype) @ surrogate.weight for part in x.detach().split(ROWS_AT_A_TIME)]
-        self.hidden = parts[0] if len(parts) == 1 else torch.cat(parts)  # [N, C]
-
-    def with_hidden(self, hidden: Tensor) -> Decomposition:
-        r"""The same with another :math:`h`, of any width."""
-        other = Decomposition.__new__(Decomposition)
-        other.surrogate, other.operator, other.hidden = self.surrogate, self.operator, hidden
-        return other
-
-    @cached_property
-    def propagated(self) -> list[Tensor]:
-        r""":math:`\tilde{A}^l X \Theta` [N, C] for l = 0 … L."""
-        steps = [self.hidden]
-        for _ in range(self.surrogate.num_hops):
-            steps.append(self.operator @ steps[-1])
-        return steps
-
-    @cached_property
-    def has_tables(self) -> bool:
-        r"""Whether the graph is small enough for :attr:`node_table` and :attr:`edge_table`."""
-        return tables.fits(self.operator, self.surrogate.num_hops, self.hidden.size(1))
-
-    @cached_property
-    def node_table(self) -> tables.Table:
-        return tables.node_table(self.operator, self.hidden, self.surrogate.num_hops)
-
-    @cached_property
-    def edge_table(self) -> tables.Table:
-        return tables.edge_table(self.operator, self.propagated)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if not name.endswith('_table')}
-
-    @cached_property
-    def evidence(self) -> Tensor:
-        r""":math:`Z - b` [N, C]: the part of the logits that comes from nodes."""
-        evidence = self.hidden
-        for _ in range(self.surrogate.num_hops):
-            evidence = self.operator @ evidence
-        return evidence
-
-    @property
-    def logits(self) -> Tensor:
-        r""":math:`Z` [N, C]."""
-        return self.evidence + self.surrogate.bias

@@ -1,10 +1,10 @@
-r"""What all algorithms share: inputs, distillation, one explanation and many, for PyG's explain API."""
+r"""What all explainers share: inputs, distillation, one explanation and many, for PyG's explain API."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,47 +19,30 @@ from torch_geometric.explain.config import (
     ModelTaskLevel,
 )
 
-from pyg_dnx import options as checks
+from pyg_dnx import options
 from pyg_dnx.checkpoint import Checkpoint
 from pyg_dnx.distill.cache import SurrogateCache, shared_cache
-from pyg_dnx.distill.distill import DEFAULT_RIDGE, Distilled, Settings, distill
+from pyg_dnx.distill.distill import DEFAULT_RIDGE, Distilled, Recipe, distill
 from pyg_dnx.distill.surrogate import Surrogate
-from pyg_dnx.graph.operator import is_edge_list
+from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.rows import Rows
-from pyg_dnx.results.certificate import DEFAULT_DOUBT
-from pyg_dnx.results.explanation import (
-    View,
-    to_explanation,
-    warn_about_randomness,
-    warn_if_doubtful,
-    warn_if_not_converged,
-)
-from pyg_dnx.results.node_explanations import Graph, NodeExplanations, Request
-from pyg_dnx.run import budget
-from pyg_dnx.scores.batch import score_nodes
+from pyg_dnx.results.certificate import DEFAULT_DOUBT, judge
+from pyg_dnx.results.explanation import View, build
+from pyg_dnx.results.node_explanations import NodeExplanations, Place, Request
+from pyg_dnx.results.warnings import warn_about_randomness, warn_if_doubtful, warn_if_not_converged
+from pyg_dnx.run import Run
+from pyg_dnx.scores.batch import score
 from pyg_dnx.scores.masks import SCALINGS
-from pyg_dnx.scores.rules import Rule, toward_target
-from pyg_dnx.teacher.probes import UNDRAWN
-from pyg_dnx.teacher.teacher import receptive_field
+from pyg_dnx.scores.question import Goal, outputs_of
+from pyg_dnx.scores.rules import Rule
+from pyg_dnx.teacher.probes import NUM_FIXED_MASKS
+from pyg_dnx.teacher.teacher import Teacher
 
-MAX_HOPS_OF_UNKNOWN_MODEL = 3
-_NO_MODEL = torch.nn.Module()  # stands for one of which only the outputs are known
-
-
-class Inputs(NamedTuple):
-    r"""A model and its arguments, or what it returns for them."""
-
-    model: torch.nn.Module | None
-    x: Tensor
-    edge_index: Any
-    kwargs: dict[str, Any]
-    teacher_outputs: Tensor | np.ndarray | None = None
-    probe_outputs: Tensor | np.ndarray | None = None
-    progress: bool | None = False
+_NO_MODEL = torch.nn.Module()  # the cache's key where only the outputs of a model are known
 
 
 class DistillAndExplain(ExplainerAlgorithm):
-    r"""What all algorithms share: distil once, explain many times. For the arguments, see FastDnX."""
+    r"""What all explainers share: distil once, explain many times. For the arguments, see FastDnX."""
 
     _options: tuple[str, ...] = (
         *('num_hops', 'ridge', 'score', 'contrast', 'edge_score', 'mask', 'max_memory', 'doubt'),
@@ -82,25 +65,25 @@ class DistillAndExplain(ExplainerAlgorithm):
         num_masks: int = 8,
     ) -> None:
         super().__init__()
-        self.distillation = checks.choice('distillation', distillation, ('paper', 'masked'))
-        self.num_masks = checks.count('num_masks', num_masks)
-        self.num_hops = checks.hops(num_hops)
-        self.ridge = None if ridge is None else checks.positive('ridge', ridge)
+        self.distillation = options.choice('distillation', distillation, ('paper', 'masked'))
+        self.num_masks = options.count('num_masks', num_masks)
+        self.num_hops = options.hops(num_hops)
+        self.ridge = None if ridge is None else options.positive('ridge', ridge)
         if score is None:
             score = 'projection' if distillation == 'paper' else 'target'
-        self.score = checks.choice('score', score, ('projection', 'target'))
-        self.contrast = checks.contrast(contrast)
-        self.edge_score = checks.choice('edge_score', edge_score, ('endpoints', 'geometric', 'flow'))
-        self.mask = checks.choice('mask', mask, tuple(SCALINGS))
-        self.cache = checks.cache(cache)
-        self.max_memory = None if max_memory is None else checks.count('max_memory', max_memory)
-        self.doubt = checks.positive('doubt', doubt)
+        self.score = options.choice('score', score, ('projection', 'target'))
+        self.contrast = options.contrast(contrast)
+        self.edge_score = options.choice('edge_score', edge_score, ('endpoints', 'geometric', 'flow'))
+        self.mask = options.choice('mask', mask, tuple(SCALINGS))
+        if cache is not None and not isinstance(cache, SurrogateCache):
+            raise TypeError(f"'cache' must be a SurrogateCache or None (got {cache!r}): None turns caching off")
+        self.cache = cache
+        self.max_memory = None if max_memory is None else options.count('max_memory', max_memory)
+        self.doubt = options.positive('doubt', doubt)
 
     @abstractmethod
-    def _rule(
-        self, inputs: Inputs, distilled: Distilled, nodes: Tensor, toward: Tensor | None, target: Tensor | None
-    ) -> Rule:
-        r"""How nodes are scored for ``nodes`` [B], whose targets are in the directions ``toward`` [B, C], if any."""
+    def _rule(self, teacher: Teacher) -> Rule:
+        r"""How outputs are explained."""
 
     def forward(
         self,
@@ -122,22 +105,22 @@ class DistillAndExplain(ExplainerAlgorithm):
             index (int or Tensor, optional): The nodes to explain: an id, ids, or a boolean mask. ``None`` is all.
             **kwargs: Further arguments of the model. The surrogate uses ``edge_weight``, and no other.
         """
-        checks.graph(x, edge_index, kwargs)
-        if self.explainer_config.edge_mask_type is not None and not is_edge_list(edge_index):
+        graph = Graph.of(x, edge_index, kwargs)
+        if self.explainer_config.edge_mask_type is not None and not graph.has_edge_order:
             raise ValueError(
                 f"'edge_index' must be a tensor of shape [2, E] for an edge mask, since only there edges have an order "
                 f"(got {type(edge_index).__name__}): pass such a tensor, or drop 'edge_mask_type'"
             )
-        nodes = checks.index(index, x)
-        inputs = Inputs(model, x, edge_index, kwargs)
-        distilled = self._distill(inputs, target)
+        outputs = outputs_of(index, x.size(0), x.device)
+        teacher, run = self._teacher(model, graph), self._run()
+        distilled = self._distill(teacher, graph, run, target)
         with torch.no_grad():
-            toward = self._toward(distilled, nodes, target)
-            rule = self._rule(inputs, distilled, nodes, toward, target)
-            directions = rule(distilled.decomposition, nodes, toward)
-            trust = {**distilled.trust(nodes), **(directions.trust or {})}
-            explanation = to_explanation(distilled.decomposition, nodes, directions, trust, x, edge_index, self._view())
-        warn_if_doubtful(trust, distilled, nodes, self.doubt, toward is not None)
+            question, rule = self._goal.question(distilled, outputs, target), self._rule(teacher)
+            state = rule.prepare(teacher, graph, distilled, question, run)
+            effects = rule.effects(distilled.decomposition, state, question, run=run)
+            trust = effects.trust or distilled.trust(outputs)
+            explanation = build(distilled.decomposition, question, effects, trust, graph, self._view())
+        warn_if_doubtful(trust, distilled, outputs, self.doubt, question.direction is not None)
         return explanation
 
     def explain_nodes(
@@ -157,7 +140,7 @@ class DistillAndExplain(ExplainerAlgorithm):
     ) -> NodeExplanations:
         r"""Explains each node of ``index`` by itself, with at most one evaluation of the model in all.
 
-        Masks and probes take one each besides, once for all nodes, and a shortlist two for each node on it.
+        Each mask or probe adds one model evaluation, once for all nodes; a shortlist adds two per listed node.
 
         Args:
             model (torch.nn.Module): The model to explain; ``None`` if only its ``teacher_outputs`` are known.
@@ -179,35 +162,36 @@ class DistillAndExplain(ExplainerAlgorithm):
                 more than a second.
             **kwargs: Further arguments of the model. The surrogate uses ``edge_weight``, and no other.
         """
-        checks.graph(x, edge_index, kwargs)
+        graph = Graph.of(x, edge_index, kwargs)
         if top_k is not None:
-            checks.count('top_k', top_k)
-        if self._view().by_weight:
-            raise ValueError("'solver' must be 'newton' to explain many nodes (got 'adam'): explain one node at a time")
-        inputs = self._inputs(model, x, edge_index, kwargs, teacher_outputs, probe_outputs, progress)
-        nodes = checks.index(index, x)
-        distilled = self._distill(inputs)
-        view = self._view() if is_edge_list(edge_index) else self._view(edge_mask_type=None)
-        decomposition, surrogate = distilled.decomposition, distilled.surrogate
+            options.count('top_k', top_k)
+        self._check_many()
+        teacher, run = self._teacher(model, graph, teacher_outputs, probe_outputs), self._run(progress)
+        outputs = outputs_of(index, x.size(0), x.device)
+        distilled = self._distill(teacher, graph, run)
+        decomposition = distilled.decomposition
         with torch.no_grad():
-            toward = self._toward(distilled, nodes, target)
-            rule = self._rule(inputs, distilled, nodes, toward, target)
+            question, rule = self._goal.question(distilled, outputs, target), self._rule(teacher)
+            state = rule.prepare(teacher, graph, distilled, question, run)
             kept = None
             if checkpoint is not None:
-                parts = {'index': nodes, 'toward': toward, 'top_k': top_k, **rule.identity()}
-                evidence = decomposition.evidence[nodes].norm(dim=1)  # tells other models and graphs apart
-                kept = Checkpoint(checkpoint, {**parts, 'num_hops': surrogate.num_hops, 'evidence': evidence})
-            found, more = score_nodes(decomposition, nodes, toward, rule, top_k, self.max_memory, progress, kept)
-        trust = {**distilled.trust(nodes), **more}
-        warn_if_doubtful(trust, distilled, nodes, self.doubt, toward is not None)
-        target = distilled.target if target is None else target
-        request = Request(surrogate, rule, view, self.model_config, x.size(0), target, toward)
-        graph = Graph(decomposition, x, edge_index, kwargs)
-        if top_k is None:
-            return NodeExplanations(nodes, Rows(*found).matrix(x.size(0)), None, trust, None, request, graph)
-        *top, evidence = found
-        certified = rule.judge(distilled, nodes, evidence, top[1].sum(dim=1), trust, self.doubt)
-        return NodeExplanations(nodes, None, tuple(top), trust, certified, request, graph)
+                parts = {'index': outputs, 'direction': question.direction, 'top_k': top_k, 'rule': repr(rule)}
+                evidence = decomposition.evidence[outputs].norm(dim=1)  # differs for other models and graphs
+                known = {} if state is None else {'answers': state.answers.norm(dim=1)}
+                parts |= {'num_hops': decomposition.num_hops, 'evidence': evidence, **known}
+                kept = Checkpoint(checkpoint, parts)
+            found = score(decomposition, question, rule, state, top_k, run, kept)
+        trust = found.trust or distilled.trust(outputs)
+        warn_if_doubtful(trust, distilled, outputs, self.doubt, question.direction is not None)
+        view = self._view() if graph.has_edge_order else self._view()._replace(edge_mask_type=None)
+        target = distilled.answers.target if target is None else target
+        request = Request(distilled.surrogate, rule, state, question, view, self.model_config, x.size(0), target)
+        place = Place(decomposition, graph)
+        if found.top is None:
+            return NodeExplanations(cast(Rows, found.rows).matrix(x.size(0)), None, trust, None, request, place)
+        change = rule.change(distilled, state, question, trust, found.top[2])
+        certificate = judge(distilled, question, trust, change, self.doubt)
+        return NodeExplanations(None, found.top[:2], trust, certificate, request, place)
 
     def distill(
         self,
@@ -224,10 +208,9 @@ class DistillAndExplain(ExplainerAlgorithm):
 
         For the arguments, see :meth:`explain_nodes`.
         """
-        checks.graph(x, edge_index, kwargs)
-        return self._distill(
-            self._inputs(model, x, edge_index, kwargs, teacher_outputs, probe_outputs, progress)
-        ).surrogate
+        graph = Graph.of(x, edge_index, kwargs)
+        teacher = self._teacher(model, graph, teacher_outputs, probe_outputs)
+        return self._distill(teacher, graph, self._run(progress)).surrogate
 
     def connect(self, explainer_config: ExplainerConfig, model_config: ModelConfig) -> None:
         r"""Takes the configuration of an :class:`~torch_geometric.explain.Explainer`, or says why it can't."""
@@ -251,6 +234,9 @@ class DistillAndExplain(ExplainerAlgorithm):
             return f"'contrast' needs classes (got contrast={self.contrast!r} in mode 'regression'): leave it out"
         return None
 
+    def _check_many(self) -> None:
+        r"""Refuses options that explain no more than one node at a time."""
+
     @property
     def _num_masks(self) -> int:
         r"""How many masks the model is distilled under."""
@@ -261,63 +247,43 @@ class DistillAndExplain(ExplainerAlgorithm):
         r"""How many masks the model is asked under at most."""
         return self._num_masks
 
-    def _inputs(
+    @property
+    def _goal(self) -> Goal:
+        by_target = self.explainer_config.explanation_type == ExplanationType.phenomenon
+        return Goal(self.model_config, by_target, self.score == 'target', self.contrast)
+
+    def _run(self, progress: bool | None = False) -> Run:
+        return Run(self.max_memory, progress)
+
+    def _teacher(
         self,
         model: torch.nn.Module | None,
-        x: Tensor,
-        edge_index: Any,
-        kwargs: dict[str, Any],
-        teacher_outputs: Tensor | np.ndarray | None,
-        probe_outputs: Tensor | np.ndarray | None,
-        progress: bool | None,
-    ) -> Inputs:
-        checks.model(model)
-        if teacher_outputs is not None:
-            checks.teacher_outputs(teacher_outputs, model, x)
-        if probe_outputs is not None:
-            checks.probe_outputs(probe_outputs, x, self._num_probes + UNDRAWN, teacher_outputs)
-        elif model is None and self._num_masks > 0:
-            raise TypeError(
-                "'model' must be a module unless 'probe_outputs' is given, as the model is asked under masks for "
-                "distillation 'masked' (got None): pass one of them, or distillation 'paper'"
-            )
-        elif teacher_outputs is None:
-            checks.teacher_outputs(None, model, x)
-        return Inputs(model, x, edge_index, kwargs, teacher_outputs, probe_outputs, progress)
+        graph: Graph,
+        teacher_outputs: Tensor | np.ndarray | None = None,
+        probe_outputs: Tensor | np.ndarray | None = None,
+    ) -> Teacher:
+        teacher = Teacher(model, self.model_config, teacher_outputs, probe_outputs)
+        teacher.check(graph, self._num_probes + NUM_FIXED_MASKS, self._num_masks > 0)
+        return teacher
 
-    def _distill(self, inputs: Inputs, target: Tensor | None = None) -> Distilled:
-        config, x, edge_index, kwargs = self.model_config, inputs.x, inputs.edge_index, inputs.kwargs
-        model = _NO_MODEL if inputs.model is None else inputs.model
+    def _distill(self, teacher: Teacher, graph: Graph, run: Run, target: Tensor | None = None) -> Distilled:
+        config, model = self.model_config, _NO_MODEL if teacher.model is None else teacher.model
         ridge = DEFAULT_RIDGE if self.ridge is None else self.ridge
-        options = (config.mode, config.return_type, self.num_hops, ridge, self._num_masks)
+        recipe = Recipe(self.num_hops, ridge, num_masks=self._num_masks)
+        inputs = (graph.x, graph.edge_index, graph.kwargs)
 
         def is_current(distilled: Distilled) -> bool:
             # PyG has just evaluated the model: if it now predicts otherwise, it is not the one that was distilled.
             by_model = self.explainer_config.explanation_type == ExplanationType.model
             return target is None or not by_model or distilled.predicts(target)
 
-        graph = (x, edge_index, kwargs)
-
         def create() -> Distilled:
-            checks.content(x, edge_index, kwargs.get('edge_weight'))
-            settings = Settings(self._hops(model), ridge, self._flow(model), self._num_masks)
-            known = [] if self.cache is None else self.cache.values_on(graph)
-            operators = [other.decomposition.operator for other in known if other.surrogate.flow == settings.flow]
-            outputs = inputs.teacher_outputs
-            if outputs is None and inputs.probe_outputs is not None:
-                outputs = inputs.probe_outputs[0]
+            graph.check_content()
+            for other in [] if self.cache is None else self.cache.values_on(inputs):
+                operator = other.decomposition.operator
+                graph.operators[other.surrogate.flow, operator.value.dtype] = operator
             with torch.no_grad():
-                distilled = distill(
-                    model,
-                    *graph,
-                    config,
-                    settings,
-                    operator=operators[0] if operators else None,
-                    teacher_outputs=outputs,
-                    probe_outputs=inputs.probe_outputs,
-                    max_bytes=budget(self.max_memory, x.device),
-                    progress=inputs.progress,
-                )
+                distilled = distill(teacher, graph, recipe, run)
             warn_if_not_converged(distilled)
             if not is_current(distilled):
                 warn_about_randomness()
@@ -325,34 +291,12 @@ class DistillAndExplain(ExplainerAlgorithm):
 
         if self.cache is None:
             return create()
-        seen = (graph, inputs.teacher_outputs, inputs.probe_outputs)
-        return self.cache.get_or_create(model, seen, options, create, is_current)
+        seen = (inputs, teacher.given, teacher.given_probes)
+        return self.cache.get_or_create(model, seen, (config.mode, config.return_type, recipe), create, is_current)
 
-    def _hops(self, model: torch.nn.Module) -> tuple[int, ...]:
-        r"""The candidates for the number of hops."""
-        if isinstance(self.num_hops, int):
-            return (self.num_hops,)
-        reach = receptive_field(model)
-        if self.num_hops is None and reach is not None:
-            return (reach,)
-        return tuple(range((MAX_HOPS_OF_UNKNOWN_MODEL if reach is None else reach) + 1))
-
-    def _toward(self, distilled: Distilled, nodes: Tensor, target: Tensor | None) -> Tensor | None:
-        config = self.model_config
-        if self.explainer_config.explanation_type == ExplanationType.phenomenon:
-            goal = checks.target(target, nodes, distilled.outputs, config)
-        elif self.score == 'target' or self.contrast is not None:
-            goal = distilled.outputs[nodes]
-            goal = goal if config.mode == ModelMode.regression else goal.argmax(dim=1)
-        else:
-            return None
-        checks.contrast_class(self.contrast, goal, distilled.outputs.size(1))
-        return toward_target(distilled, nodes, goal, self.contrast)
-
-    def _view(self, **changes: Any) -> View:
+    def _view(self) -> View:
         config = self.explainer_config
-        masks = {'node_mask_type': config.node_mask_type, 'edge_mask_type': config.edge_mask_type}
-        return View(edge_score=self.edge_score, mask=self.mask, **{**masks, **changes})
+        return View(config.node_mask_type, config.edge_mask_type, self.edge_score, self.mask)
 
     def __repr__(self) -> str:
         return f'{type(self).__name__}({", ".join(f"{name}={getattr(self, name)!r}" for name in self._options)})'

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from pyg_dnx.graph import mkl
 from pyg_dnx.graph.operator import Operator, csr_matrix, index_type
+from pyg_dnx.run import ENTRIES
 
 # Above this share of touched edges, one product over all edges beats expanding the frontier.
 FULL_PRODUCT_SHARE = 0.15
-MAX_PADDED_SIZE = 2**20  # numbers in a padded block
 LANES = 8  # numbers that a processor multiplies at once; for vectors of fewer, PyTorch takes up to ten times as long
 LEAKING = frozenset({'cpu'})  # devices on which PyTorch's products of sparse matrices lose memory, see `mkl`
 
@@ -66,7 +66,7 @@ class Rows(NamedTuple):
 
     length: Tensor  # [B], the number of entries of each row
     column: Tensor  # [nnz]
-    value: Tensor  # [nnz]
+    value: Tensor  # [nnz], or [nnz, D]
 
     def offsets(self) -> Tensor:
         r"""Where each row starts and the last one ends, [B + 1]."""
@@ -89,6 +89,28 @@ class Rows(NamedTuple):
         order = self.order(num_columns)
         return Rows(self.length, self.column.index_select(0, order), self.value.index_select(0, order))
 
+    @property
+    def size(self) -> Tensor:
+        r"""How much each entry counts in all, [nnz]."""
+        return self.value if self.value.dim() == 1 else self.value.sum(dim=1)
+
+    def at(self, entry: Tensor, inside: Tensor) -> Tensor:
+        r"""The values at some entries, of any shape [...], and zero where not ``inside``: [...] or [..., D]."""
+        if self.value.dim() == 1:
+            return self.value.take(entry) * inside
+        return self.value[entry] * inside[..., None]
+
+    def take(self, index: Tensor) -> Rows:
+        r"""Some of the rows."""
+        length = self.length[index]
+        entry = ragged((self.length.cumsum(0) - self.length)[index], length)
+        return Rows(length, self.column[entry], self.value[entry])
+
+    def apply(self, signal: Tensor) -> Tensor:
+        r"""The product of the rows with ``signal`` [N, D], [B, D]."""
+        weight = self.value.to(signal.dtype)
+        return F.embedding_bag(self.column, signal, self.offsets()[:-1], mode='sum', per_sample_weights=weight)
+
     def values_in(self, other: Rows, num_columns: int) -> Tensor:
         r"""The values [nnz] in the order of ``other``, which has entries in the same places."""
         if torch.equal(self.column, other.column):
@@ -97,18 +119,31 @@ class Rows(NamedTuple):
         return found.index_copy_(0, other.order(num_columns), self.value[self.order(num_columns)])
 
 
-def rows_of(operator: Operator, nodes: Tensor, num_hops: int) -> Rows:
-    r"""Returns the rows ``nodes`` [B] of :math:`\tilde{A}^L`."""
-    rows = Rows(torch.ones_like(nodes), nodes, operator.value.new_ones(nodes.numel()))
+def ragged(start: Tensor, length: Tensor) -> Tensor:
+    r"""The numbers from each ``start`` [B] on, as many as its ``length`` [B] says, one after the other."""
+    owner = torch.repeat_interleave(length)
+    return (start + length - length.cumsum(0))[owner].add_(torch.arange(owner.numel(), device=start.device))
+
+
+def unit_rows(nodes: Tensor, dtype: torch.dtype | None = None) -> Rows:
+    r"""The rows ``nodes`` [B] of the identity."""
+    return Rows(torch.ones_like(nodes), nodes, torch.ones_like(nodes, dtype=dtype or torch.get_default_dtype()))
+
+
+def rows_of(operator: Operator, start: Tensor | Rows, num_hops: int) -> Rows:
+    r"""Returns the product of some rows with :math:`\tilde{A}^L`: its own rows at ``start`` [B] if these are nodes."""
+    dtype = operator.value.dtype
+    rows = unit_rows(start, dtype) if isinstance(start, Tensor) else start._replace(value=start.value.to(dtype))
     if num_hops == 0:  # without the sparse matrix, which takes a sort of all edges
         return rows
-    if nodes.device.type == 'cpu' and operator.col.dtype == torch.int32 and mkl.is_available():
+    device = rows.value.device.type
+    if device == 'cpu' and operator.col.dtype == torch.int32 and mkl.is_available():
         csr = (operator.csr.crow_indices(), operator.csr.col_indices(), operator.csr.values())
-        found = (rows.offsets().int(), nodes.int(), rows.value)
+        found = (rows.offsets().int(), rows.column.int(), rows.value)
         for _ in range(num_hops):
             found = mkl.product(found, csr, operator.num_nodes)
         return Rows(found[0].diff().long(), *found[1:])
-    if nodes.device.type not in LEAKING and has_sparse_products(nodes.device.type):
+    if device not in LEAKING and has_sparse_products(device):
         matrix = rows.matrix(operator.num_nodes)
         for _ in range(num_hops):
             matrix = matrix @ operator.csr
@@ -157,26 +192,20 @@ def _next_rows(operator: Operator, rows: Rows) -> Rows:
     return Rows(length, key - first_key.repeat_interleave(length), value)
 
 
-def row_chunks(operator: Operator, nodes: Tensor, num_hops: int, max_entries: int = 2**23) -> list[Tensor]:
-    r"""Cuts ``nodes`` [B] into runs whose rows of :math:`\tilde{A}^L` have about ``max_entries`` entries at most.
-
-    Returns:
-        The positions in ``nodes`` of each run.
-    """
-    position = torch.arange(nodes.numel(), device=nodes.device)
-    if nodes.numel() == 1 or nodes.numel() * operator.num_nodes <= max_entries:
-        return [position]
-    total = operator.walks(num_hops)[nodes].double().clamp(max=operator.num_nodes).cumsum(0)
-    runs = torch.bincount((total / max_entries).long())
-    return list(position.split(runs[runs > 0].tolist()))
+def runs(size: Tensor, most: int) -> list[Tensor]:
+    r"""Cuts things of some ``size`` [B] into runs of about ``most`` in all, and returns the positions of each run."""
+    position = torch.arange(size.numel(), device=size.device)
+    number = torch.bincount((size.double().cumsum(0) / most).long())
+    return list(position.split(number[number > 0].tolist()))
 
 
-def padded_rows(length: Tensor, width: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def padded_rows(length: Tensor, width: int = 1, size: int = ENTRIES) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     r"""Groups rows of similar length, to be gathered into padded blocks of bounded size.
 
     Args:
         length: The lengths [B] of rows whose entries are listed one row after the other.
         width: How many numbers each entry stands for.
+        size: About how many numbers a block may have.
 
     Yields:
         The rows [b] of a group, where the entries of each are listed, [b, m], and which of these are not padding.
@@ -187,7 +216,7 @@ def padded_rows(length: Tensor, width: int = 1) -> Iterator[tuple[Tensor, Tensor
     while first < order.numel():
         longest = int(lengths[first])
         similar = int(torch.searchsorted(-lengths, -(longest // 2), right=False))  # longer than half of it
-        last = max(first + 1, min(similar, first + MAX_PADDED_SIZE // (longest * width)))
+        last = max(first + 1, min(similar, first + size // (longest * width)))
         group = order[first:last]
         slot = torch.arange(longest, device=length.device)
         inside = slot < length[group, None]

@@ -2,19 +2,14 @@ r"""The neighbourhoods of many nodes as one graph of disjoint parts, on which a 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-MAX_FEATURES_AT_A_TIME = 2**24  # numbers in the features of a batch of subgraphs
-LOCALITY_TOLERANCE = 1e-4  # relative to the largest output
-
-
-def is_close(outputs: Tensor, expected: Tensor) -> bool:
-    r"""Whether a model answers on a part of the graph as on the whole."""
-    return torch.allclose(outputs, expected, rtol=0.0, atol=LOCALITY_TOLERANCE * float(expected.abs().max()))
+from pyg_dnx.graph.graph import Graph
+from pyg_dnx.graph.rows import ragged
 
 
 class Subgraphs(NamedTuple):
@@ -26,24 +21,16 @@ class Subgraphs(NamedTuple):
     edge_index: Tensor  # [2, T]
     root: Tensor  # [B], where each part's own node is
 
-    def nodes(self) -> tuple[Tensor, ...]:
-        r"""The nodes of each part."""
-        return self.node.split(torch.bincount(self.owner, minlength=self.root.numel()).tolist())
-
-    def edges(self) -> tuple[Tensor, ...]:
-        r"""The edges of each part."""
-        return self.edge.split(torch.bincount(self.owner[self.edge_index[0]], minlength=self.root.numel()).tolist())
-
-    def inputs(self, x: Tensor, num_edges: int, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        r"""The arguments of a model here, given those on the whole graph; node and edge tensors go by their length."""
-        parts = {}
-        for name, value in kwargs.items():
+    def graph(self, whole: Graph) -> Graph:
+        r"""The copies as one graph, given the whole; tensors with a row for each node or edge follow."""
+        parts, num_edges = {}, whole.edge_index.size(1)
+        for name, value in whole.kwargs.items():
             ids = None
             if isinstance(value, Tensor) and value.dim() > 0:
-                by_edge = value.size(0) == num_edges and (num_edges != x.size(0) or 'edge' in name)
-                ids = self.edge if by_edge else self.node if value.size(0) == x.size(0) else None
+                by_edge = value.size(0) == num_edges and (num_edges != whole.num_nodes or 'edge' in name)
+                ids = self.edge if by_edge else self.node if value.size(0) == whole.num_nodes else None
             parts[name] = value if ids is None else value[ids]
-        return x[self.node], self.edge_index, parts
+        return Graph(whole.x[self.node], self.edge_index, parts)
 
 
 class Neighbourhoods:
@@ -93,6 +80,4 @@ class Neighbourhoods:
     def _incoming(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         r"""The edges that end at each of ``nodes``, and the position in ``nodes`` of each."""
         length = self.rowptr[nodes + 1] - self.rowptr[nodes]
-        place = torch.repeat_interleave(length)
-        first = self.rowptr[nodes] + length - length.cumsum(0)
-        return self.edge[first[place] + torch.arange(place.numel(), device=nodes.device)], place
+        return self.edge[ragged(self.rowptr[nodes], length)], torch.repeat_interleave(length)

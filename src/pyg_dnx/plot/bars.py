@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from pyg_dnx import options as checks
+from pyg_dnx import options
 from pyg_dnx.plot.theme import Theme, dress, name_of, new_figure, number, saved, theme_of, title_of
 from pyg_dnx.results.node_explanations import NodeExplanations
 
@@ -42,7 +42,7 @@ def features(
         theme (str): ``'light'`` or ``'dark'``. (default: ``'light'``)
         path (str, optional): Where to save the picture. (default: nowhere)
     """
-    checks.count('top_k', top_k)
+    options.count('top_k', top_k)
     colors = theme_of(theme)
     score, name = _feature_scores(explanation)
     is_signed = name != 'node_mask' or bool((score < 0).any())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pyg_dnx import options as checks
+from pyg_dnx import options
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
@@ -58,7 +58,7 @@ THEMES = {
 
 
 def theme_of(name: str) -> Theme:
-    return THEMES[checks.choice('theme', name, tuple(THEMES))]
+    return THEMES[options.choice('theme', name, tuple(THEMES))]
 
 
 def new_figure(theme: Theme, width: float, height: float, is_tidy: bool = False) -> Figure:

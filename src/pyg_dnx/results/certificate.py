@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pyg_dnx.distill.distill import Distilled
-from pyg_dnx.trust.bounds import LIPSCHITZ_OF_SOFTMAX
+from pyg_dnx.distill.distill import Distilled, Trust
+from pyg_dnx.scores.question import Question
+from pyg_dnx.scores.rules import Change
 
 VERDICTS = ('trustworthy', 'doubtful', 'not explained by this surrogate')
 TRUSTWORTHY, DOUBTFUL, NOT_EXPLAINED = range(3)
@@ -108,68 +109,29 @@ class Certificate:
         )
 
 
-def certificate(distilled: Distilled, nodes: Tensor, evidence: Tensor, doubt: float) -> Certificate:
-    r"""Judges explanations of some nodes by what their masks leave of the surrogate's evidence there.
+def judge(distilled: Distilled, question: Question, trust: Trust, change: Change, doubt: float) -> Certificate:
+    r"""Judges explanations by what their masks leave.
 
     Args:
         distilled: The distilled model.
-        nodes: The explained nodes [B].
-        evidence: :math:`Z - b` at each of them under its mask, [B, C].
+        question: The explained outputs.
+        trust: What is known of what stands for the model there.
+        change: How far the masks move that.
         doubt: The expected unfaithfulness above which an explanation is doubtful, in the unit of ``distilled``.
     """
     doubt *= distilled.unit
-    trust, surrogate = distilled.trust(nodes), distilled.surrogate
-    before = distilled.decomposition.evidence[nodes]
-    change = (before - evidence).norm(dim=1)
-    if surrogate.report.mode == 'regression':
-        bound = moved = change
-        in_bias = surrogate.bias.norm().expand_as(change)
-    else:
-        bias = surrogate.bias
-        in_bias = surrogate.bias[distilled.outputs[nodes].argmax(dim=1)]
-        bound = change if surrogate.report.is_linear else LIPSCHITZ_OF_SOFTMAX * change
-        moved = (surrogate.outputs(before + bias) - surrogate.outputs(evidence + bias)).norm(dim=1)
-    expected = moved + 2.0 * trust['distillation_error']
-    is_doubtful = (expected > doubt) | trust['bias_decides']
+    is_doubtful = (change.expected > doubt) | trust.bias_decides
     return Certificate(
-        index=nodes,
-        verdict=torch.where(trust['surrogate_agreement'], is_doubtful.long(), NOT_EXPLAINED),
-        bias_evidence=in_bias,
-        mask_bound=bound,
-        expected_unfaithfulness=expected,
-        doubt=doubt,
-        num_hops=surrogate.num_hops,
-        ridge=surrogate.report.ridge,
-        **trust,
-    )
-
-
-def probe_certificate(
-    distilled: Distilled, nodes: Tensor, kept: Tensor, distance: Tensor, trust: dict[str, Tensor], doubt: float
-) -> Certificate:
-    r"""Judges explanations by probes: the local fit stands for the surrogate.
-
-    Args:
-        distilled, nodes, doubt: As for :func:`certificate`.
-        kept: What the mask of each node leaves of the sum of its scores, [B].
-        distance: About how far outputs have moved if the answer has moved by 1, [B].
-        trust: What the probes say of each node.
-    """
-    doubt *= distilled.unit
-    moved = (trust['probe_evidence'] - kept).abs() * distance.to(kept.dtype)
-    expected = moved + trust['distillation_error']
-    is_doubtful = (expected > doubt) | trust['bias_decides']
-    return Certificate(
-        index=nodes,
-        verdict=torch.where(trust['surrogate_agreement'], is_doubtful.long(), NOT_EXPLAINED),
-        surrogate_agreement=trust['surrogate_agreement'],
-        distillation_error=trust['distillation_error'],
-        bias_decides=trust['bias_decides'],
-        bias_evidence=trust['probe_bias'],
-        mask_bound=moved,
-        expected_unfaithfulness=expected,
+        index=question.outputs,
+        verdict=torch.where(trust.surrogate_agreement, is_doubtful.long(), NOT_EXPLAINED),
+        surrogate_agreement=trust.surrogate_agreement,
+        distillation_error=trust.distillation_error,
+        bias_decides=trust.bias_decides,
+        bias_evidence=change.in_bias,
+        mask_bound=change.bound,
+        expected_unfaithfulness=change.expected,
         doubt=doubt,
         num_hops=distilled.surrogate.num_hops,
         ridge=distilled.surrogate.report.ridge,
-        probe_r2=trust['probe_r2'],
+        probe_r2=trust.probe_r2,
     )

@@ -13,16 +13,19 @@ from torch import Tensor
 from torch_geometric.explain import Explanation
 from torch_geometric.explain.config import MaskType, ModelConfig
 
-from pyg_dnx import files
-from pyg_dnx import options as checks
-from pyg_dnx.distill.surrogate import Decomposition, Surrogate
-from pyg_dnx.graph.operator import normalized_adjacency
+from pyg_dnx import files, options
+from pyg_dnx.distill.decomposition import Decomposition
+from pyg_dnx.distill.distill import Trust
+from pyg_dnx.distill.surrogate import Surrogate
+from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.rows import Rows
 from pyg_dnx.results.certificate import Certificate
-from pyg_dnx.results.explanation import View, to_explanation
+from pyg_dnx.results.explanation import View, build
 from pyg_dnx.scores.batch import highest
-from pyg_dnx.scores.probe_rule import Probing
-from pyg_dnx.scores.rules import Mixture, Projection, Rule
+from pyg_dnx.scores.probe_rule import rule_from_dict
+from pyg_dnx.scores.probed import Probed
+from pyg_dnx.scores.question import Question
+from pyg_dnx.scores.rules import Rule
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,13 +34,11 @@ _ROWS_AT_A_TIME = 2**16
 
 
 @dataclass(frozen=True)
-class Graph:
+class Place:
     r"""What was explained on: the surrogate there, and the arguments of the model."""
 
     decomposition: Decomposition
-    x: Tensor
-    edge_index: Any
-    kwargs: dict[str, Any]
+    graph: Graph
 
 
 @dataclass(frozen=True)
@@ -46,11 +47,12 @@ class Request:
 
     surrogate: Surrogate
     rule: Rule
+    state: Any  # what the rule asked the model before
+    question: Question
     view: View
     model_config: ModelConfig
     num_nodes: int  # of the graph
     target: Tensor  # as PyG has it: [N], but [2N] for binary models with two columns
-    toward: Tensor | None  # directions of the explained nodes' targets, [B, C]
 
 
 class NodeExplanations:
@@ -64,41 +66,40 @@ class NodeExplanations:
         surrogate_agreement (Tensor): Whether the surrogate predicts the model's class at each of them, [B].
         distillation_error (Tensor): How far its prediction is from the model's there, [B].
         bias_decides (Tensor): Whether its class comes from the bias and not from nodes, [B].
-        probe_r2 (Tensor, optional): For ProbeDnX, the share of the variance of answers to probes that the local fit
-            foretells, [B]. The local fit is the surrogate that the three above speak of then.
+        probe_r2 (Tensor, optional): For ProbeDnX, R² of the local fit, each pair of probes predicted from the others,
+            [B]. The local fit is the surrogate that the three above are about then.
         certificate (Certificate, optional): What each explanation is worth if nothing but its top k is left; ``None``
             if all scores were kept: :func:`~pyg_dnx.certify` an item then.
     """
 
     def __init__(
         self,
-        index: Tensor,
         scores: Tensor | None,
         top: tuple[Tensor, ...] | None,
-        trust: dict[str, Tensor],
+        trust: Trust,
         certificate: Certificate | None,
         request: Request,
-        graph: Graph | None,
+        place: Place | None,
     ) -> None:
-        self.index = index
+        self.index = request.question.outputs
         self.scores = scores
         self.surrogate = request.surrogate
-        self.surrogate_agreement = trust['surrogate_agreement']
-        self.distillation_error = trust['distillation_error']
-        self.bias_decides = trust['bias_decides']
-        self.probe_r2 = trust.get('probe_r2')
+        self.surrogate_agreement = trust.surrogate_agreement
+        self.distillation_error = trust.distillation_error
+        self.bias_decides = trust.bias_decides
+        self.probe_r2 = trust.probe_r2
         self.certificate = certificate
         self._top = top
         self._trust = trust
         self._request = request
-        self._graph = graph
+        self._place = place
 
     def top_k(self, k: int) -> tuple[Tensor, Tensor]:
         r"""Returns, for each explained node, the ``k`` nodes with the highest scores, and these scores.
 
         Both are [B, k], highest first; where a neighbourhood is smaller, padded with node -1 and score 0.
         """
-        checks.count('k', k)
+        options.count('k', k)
         if self.scores is not None:
             return highest(_rows(self.scores), k)
         nodes, scores = cast(tuple[Tensor, ...], self._top)
@@ -122,24 +123,21 @@ class NodeExplanations:
             raise TypeError(f'explanations are indexed by an int (got {b!r}): explain the nodes you want, or loop')
         if not -len(self) <= b < len(self):
             raise IndexError(f'there are explanations 0 to {len(self) - 1} (got {b}): see their nodes in `index`')
-        if self._graph is None:
+        if self._place is None:
             raise ValueError(
                 "explanations that were loaded without their graph have scores only: pass 'x' and 'edge_index' to "
                 "'NodeExplanations.load'"
             )
-        b, request, graph = b % len(self), self._request, self._graph
-        node = self.index[b : b + 1]
-        toward = None if request.toward is None else request.toward[b : b + 1]
+        b, request, decomposition, graph = b % len(self), self._request, self._place.decomposition, self._place.graph
+        question = request.question.at(slice(b, b + 1))
         with torch.no_grad():
-            directions = request.rule(graph.decomposition, node, toward)
-            trust = {name: values[b : b + 1] for name, values in self._trust.items()}
-            explanation = to_explanation(
-                graph.decomposition, node, directions, trust, graph.x, graph.edge_index, request.view
-            )
+            effects = request.rule.effects(decomposition, request.state, question)
+            trust = self._trust.at(slice(b, b + 1))
+            explanation = build(decomposition, question, effects, trust, graph, request.view)
         explanation._model_config = request.model_config
         explanation._model_args = list(graph.kwargs)
-        explanation.update({'x': graph.x, 'edge_index': graph.edge_index, 'index': node, 'prediction': None})
-        explanation.update({**graph.kwargs, 'target': request.target})
+        inputs = {'x': graph.x, 'edge_index': graph.edge_index, 'index': question.outputs, 'prediction': None}
+        explanation.update({**inputs, **graph.kwargs, 'target': request.target})
         return explanation
 
     def __iter__(self) -> Iterator[Explanation]:
@@ -163,7 +161,7 @@ class NodeExplanations:
                 start, stop = self.scores.crow_indices()[[part.start, part.stop]].tolist()
                 count = self.scores.crow_indices()[part.start : part.stop + 1].diff()
                 column, scores = self.scores.col_indices()[start:stop], self.scores.values()[start:stop]
-            of_node = {'node': self.index, **self._trust}
+            of_node = {'node': self.index, **self._trust.to_dict()}
             if self.certificate is not None:
                 of_node |= {name: getattr(self.certificate, name) for name in ('expected_unfaithfulness', 'verdict')}
             repeated = {name: values[part].repeat_interleave(count) for name, values in of_node.items()}
@@ -196,15 +194,16 @@ class NodeExplanations:
             'index': self.index,
             'scores': None if self.scores is None else list(_rows(self.scores)),
             'top': None if self._top is None else list(self._top),
-            'trust': self._trust,
+            'trust': self._trust.to_dict(),
             'certificate': None if self.certificate is None else vars(self.certificate),
             'surrogate': request.surrogate.to_dict(),
-            'rule': {'name': type(request.rule).__name__, **request.rule.to_dict()},
+            'rule': request.rule.to_dict(),
+            'state': None if request.state is None else request.state.to_dict(),
             'view': _plain(request.view._asdict()),
             'model_config': _plain(vars(request.model_config)),
             'num_nodes': request.num_nodes,
             'target': request.target,
-            'toward': request.toward,
+            'direction': request.question.direction,
         }
         files.write(path, 'NodeExplanations', content)
 
@@ -223,19 +222,17 @@ class NodeExplanations:
         if x is not None:
             request = explanations._request
             surrogate, num_nodes = request.surrogate, request.num_nodes
-            checks.graph(x, edge_index, kwargs)
-            checks.content(x, edge_index, kwargs.get('edge_weight'))
-            if x.shape != (num_nodes, surrogate.weight.size(0)):
+            graph, num_features = Graph.of(x, edge_index, kwargs), surrogate.weight.size(0) // len(surrogate.taps)
+            graph.check_content()
+            if x.shape != (num_nodes, num_features):
                 raise ValueError(
-                    f"'x' must have shape {[num_nodes, surrogate.weight.size(0)]}, as when the nodes were explained "
+                    f"'x' must have shape {[num_nodes, num_features]}, as when the nodes were explained "
                     f'(got {list(x.shape)}): pass the same graph'
                 )
-            weight = kwargs.get('edge_weight')
-            operator = normalized_adjacency(edge_index, weight, num_nodes, surrogate.weight.dtype, surrogate.flow)
-            decomposition = Decomposition(surrogate, operator, x)
-            rule = request.rule.with_features(x, decomposition)
-            explanations._request = replace(request, rule=rule)
-            explanations._graph = Graph(decomposition, x, edge_index, kwargs)
+            decomposition = surrogate.on(graph)
+            state = None if request.state is None else request.state.with_features(x, decomposition)
+            explanations._request = replace(request, state=state)
+            explanations._place = Place(decomposition, graph)
         return explanations
 
 
@@ -248,18 +245,35 @@ def _plain(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_dict(content: dict[str, Any]) -> NodeExplanations:
-    rule, view, num_nodes = content['rule'], content['view'], content['num_nodes']
+    content = _upgraded(content)
+    view, num_nodes, state = content['view'], content['num_nodes'], content['state']
     masks = {name: view[name] and MaskType(view[name]) for name in ('node_mask_type', 'edge_mask_type')}
+    config = ModelConfig(**content['model_config'])
     request = Request(
         Surrogate.from_dict(content['surrogate']),
-        {kind.__name__: kind for kind in (Projection, Mixture, Probing)}[rule.pop('name')].from_dict(rule, num_nodes),
+        rule_from_dict(content['rule'], config),
+        None if state is None else Probed.from_dict(state, num_nodes),
+        Question(content['index'], content['direction']),
         View(**{**view, **masks}),
-        ModelConfig(**content['model_config']),
+        config,
         num_nodes,
         content['target'],
-        content['toward'],
     )
     scores = None if content['scores'] is None else Rows(*content['scores']).matrix(request.num_nodes)
     top = None if content['top'] is None else tuple(content['top'])
     certificate = content['certificate'] and Certificate(**content['certificate'])
-    return NodeExplanations(content['index'], scores, top, content['trust'], certificate, request, None)
+    return NodeExplanations(scores, top, Trust(**content['trust']), certificate, request, None)
+
+
+def _upgraded(content: dict[str, Any]) -> dict[str, Any]:
+    r"""What a file of format 1 holds, by the names of now."""
+    if 'toward' not in content:
+        return content
+    rule, state = {**content['rule']}, None
+    if rule['name'] == 'Probing':
+        names = {'nodes': 'outputs', 'along': 'answer_direction'}
+        state = {names.get(name, name): value for name, value in rule.items() if name != 'name'}
+        listed = 0 if 'listed' not in rule else rule['listed'].size(1)
+        rule = {'name': 'Probing', 'num_probes': rule['num_probes'], 'answer': 'probability', 'shortlist': listed}
+    view = {name: value for name, value in content['view'].items() if name != 'by_weight'}
+    return {**content, 'rule': rule, 'state': state, 'view': view, 'direction': content['toward']}

@@ -1,77 +1,111 @@
-r"""Scores for many nodes, each by itself, in chunks of bounded memory."""
+r"""Scores for many outputs, each by itself, in chunks of bounded memory."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from tqdm import tqdm
 
 from pyg_dnx.checkpoint import Checkpoint
-from pyg_dnx.distill.surrogate import Decomposition
-from pyg_dnx.graph.rows import Rows, padded_rows, row_chunks, rows_of
-from pyg_dnx.run import budget, free_memory
+from pyg_dnx.distill.decomposition import Decomposition
+from pyg_dnx.distill.distill import Trust
+from pyg_dnx.graph.rows import Rows, padded_rows
+from pyg_dnx.run import Run
+from pyg_dnx.scores.question import Question
 from pyg_dnx.scores.rules import Rule
 
-MAX_CHUNK_ENTRIES = 2**20  # entries of rows at a time, more on graphs of more nodes; others take up to a fifth longer
 BYTES_PER_ENTRY = 64  # the most that is held for one of them at a time
 CHECK_EVERY = 2**28  # bytes of results between two looks at the free memory
 
 
-def score_nodes(
-    decomposition: Decomposition,
-    nodes: Tensor,
-    toward: Tensor | None,
-    rule: Rule,
-    top_k: int | None,
-    max_memory: int | None = None,
-    progress: bool | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    r"""Scores the neighbours of each of ``nodes`` [B].
+class Scored(NamedTuple):
+    r"""The scores of some outputs: of all their neighbours, or of the highest.
 
-    Returns:
-        The number of neighbours [B], the neighbours and their scores, one after the other; or the top k of each node
-        and their scores, both [B, top_k], and what these contribute to the logits of the node, [B, C]. And what the
-        rule says of each node besides, [B].
+    What the latter keep is of the evidence, [B, C], or of the sum of all effects, [B, 1].
     """
-    operator, num_hops = decomposition.operator, decomposition.surrogate.num_hops
-    known = checkpoint.pieces() if checkpoint is not None else []
-    pieces = [tuple(tensor.to(nodes.device) for tensor in piece) for piece in known]
-    done, kept = sum(piece[0].size(0) for piece in pieces), 0
-    max_entries = max(MAX_CHUNK_ENTRIES, operator.num_nodes)  # as each product takes time for every node, too
-    if max_memory is not None or nodes.numel() * operator.num_nodes > MAX_CHUNK_ENTRIES:
-        max_entries = min(max_entries, max(1, budget(max_memory, nodes.device) // BYTES_PER_ENTRY))
-    chunks = row_chunks(operator, nodes[done:], num_hops, max_entries) if done < nodes.numel() else []
-    hidden = (len(chunks) == 1 or None) if progress is None else not progress  # None: where there is no terminal
-    delay = 0 if progress else 1
-    with tqdm(total=len(nodes), initial=done, desc='Explaining', unit=' nodes', disable=hidden, delay=delay) as bar:
-        for chunk in chunks:
+
+    rows: Rows | None  # of all
+    top: tuple[Tensor, Tensor, Tensor] | None  # nodes and scores [B, k], padded with -1 and 0, and what these keep
+    trust: Trust | None  # what the rule knows of each output; ``None`` if that is what the surrogate knows
+
+
+def score(
+    decomposition: Decomposition,
+    question: Question,
+    rule: Rule,
+    state: Any,
+    top_k: int | None,
+    run: Run,
+    checkpoint: Checkpoint | None = None,
+) -> Scored:
+    r"""Scores the neighbours of each output."""
+    pieces = [tuple(tensor.to(question.outputs.device) for tensor in piece) for piece in _known(checkpoint)]
+    done, kept, size = sum(piece[0].size(0) for piece in pieces), 0, question.outputs.numel()
+    with run.bar('Explaining', 'nodes', total=size, initial=done) as bar:
+        for chunk in _chunks(decomposition, question.outputs[done:], run):
             place = chunk + done
-            rows = rows_of(operator, nodes[place], num_hops)
-            scores, trust = rule.score(decomposition, nodes[place], None if toward is None else toward[place], rows)
-            scored = rows._replace(value=scores)
-            if top_k is None:
-                scored = scored.sorted(operator.num_nodes)
-                piece = tuple(scored._replace(column=scored.column.long()))
-            else:
-                columns, values, entry = _highest(scored, top_k)
-                weight = rows.value.take(entry).masked_fill_(columns < 0, 0.0)
-                piece = columns, values, _mixtures(columns.clamp(min=0), weight, decomposition.hidden)
-            piece = (*piece, *(trust[name] for name in rule.facts))
+            piece = _piece(decomposition, question.at(place), rule, state, top_k, run)
             pieces.append(piece)
             if checkpoint is not None:
                 checkpoint.add(piece)
             bar.update(chunk.numel())
             checked, kept = kept // CHECK_EVERY, kept + sum(tensor.nbytes for tensor in piece)
             # It takes as much again to join the pieces.
-            if kept // CHECK_EVERY > checked and kept > free_memory(nodes.device):
+            if kept // CHECK_EVERY > checked and kept > run.free(question.outputs.device):
                 raise MemoryError(
-                    f"'index' names {nodes.numel()} nodes, whose scores don't fit into memory (got "
-                    f"{kept / 2**30:.1f} GB for the first {place[-1] + 1}): pass 'top_k', or fewer nodes at a time"
+                    f"'index' names {size} nodes, whose scores don't fit into memory (got {kept / 2**30:.1f} GB for "
+                    f"the first {place[-1] + 1}): pass 'top_k', or fewer nodes at a time"
                 )
     every = pieces[0] if len(pieces) == 1 else tuple(torch.cat(tensors) for tensors in zip(*pieces, strict=True))
-    return every[:3], dict(zip(rule.facts, every[3:], strict=True))
+    trust = Trust(**dict(zip(rule.facts, every[3:], strict=True))) if rule.facts else None
+    if top_k is None:
+        return Scored(Rows(*every[:3]), None, trust)
+    return Scored(None, (every[0], every[1], every[2]), trust)
+
+
+def top_scores(
+    decomposition: Decomposition, question: Question, rule: Rule, state: Any, top_k: int, run: Run
+) -> tuple[Tensor, Tensor]:
+    r"""The nodes with the highest scores and these, [B, top_k] each, padded with -1 and 0."""
+    parts = [
+        _piece(decomposition, question.at(chunk), rule, state, top_k, run)[:2]
+        for chunk in _chunks(decomposition, question.outputs, run)
+    ]
+    nodes, scores = zip(*parts, strict=True)
+    return torch.cat(nodes), torch.cat(scores)
+
+
+def _known(checkpoint: Checkpoint | None) -> list[tuple[Tensor, ...]]:
+    return checkpoint.pieces() if checkpoint is not None else []
+
+
+def _chunks(decomposition: Decomposition, outputs: Tensor, run: Run) -> Iterator[Tensor]:
+    if outputs.numel() == 0:
+        return
+    num_nodes = decomposition.operator.num_nodes
+    most = max(run.entries, num_nodes)  # as each product takes time for every node, too
+    if run.max_memory is not None or outputs.numel() * num_nodes > run.entries:
+        most = min(most, max(1, run.bytes(outputs.device) // BYTES_PER_ENTRY))
+    yield from decomposition.chunks(outputs, most)
+
+
+def _piece(
+    decomposition: Decomposition, question: Question, rule: Rule, state: Any, top_k: int | None, run: Run
+) -> tuple[Tensor, ...]:
+    r"""The scores of a chunk of outputs, as tensors with a row for each output, or for each of their entries."""
+    rows = decomposition.rows(question.outputs)
+    effects = rule.effects(decomposition, state, question, rows, run)
+    scored = rows._replace(value=effects.scores(decomposition, rows))
+    facts = () if effects.trust is None else tuple(effects.trust.to_dict().values())
+    if top_k is None:
+        scored = scored.sorted(decomposition.operator.num_nodes)
+        return (*scored._replace(column=scored.column.long()), *facts)
+    columns, values, entry = _highest(scored, top_k)
+    kept = effects.kept(decomposition, columns.clamp(min=0), rows.at(entry, columns >= 0), values)
+    return (columns, values, kept, *facts)
 
 
 def highest(rows: Rows, k: int) -> tuple[Tensor, Tensor]:
@@ -93,8 +127,3 @@ def _highest(rows: Rows, k: int) -> tuple[Tensor, Tensor, Tensor]:
     padding = value == -torch.inf
     column = rows.column.take(entry).long().masked_fill_(padding, -1)
     return column, value.masked_fill_(padding, 0.0), entry
-
-
-def _mixtures(nodes: Tensor, weight: Tensor, hidden: Tensor) -> Tensor:
-    r"""The sum of the vectors ``hidden`` [N, C] of some nodes [B, k] by weights [B, k], for each of B, [B, C]."""
-    return F.embedding_bag(nodes, hidden, mode='sum', per_sample_weights=weight)

@@ -1,173 +1,200 @@
-r"""Directions turn contributions, which are vectors over the model's outputs, into scores."""
+r"""Rules: what an explainer finds of the explained outputs, from which all scores follow."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, cast
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from pyg_dnx.distill.distill import Distilled
-from pyg_dnx.distill.surrogate import Decomposition
-from pyg_dnx.graph.rows import Rows, inner_products, padded_rows, row_chunks, rows_of
-from pyg_dnx.results.certificate import Certificate, certificate
+from pyg_dnx.distill.decomposition import Decomposition
+from pyg_dnx.distill.distill import Distilled, Trust
+from pyg_dnx.graph.graph import Graph
+from pyg_dnx.graph.rows import Rows, padded_rows
+from pyg_dnx.run import DEFAULT, Run
+from pyg_dnx.scores.question import Question
 from pyg_dnx.scores.simplex import Solution, solve, solve_adam
+from pyg_dnx.teacher.teacher import Teacher
+
+LIPSCHITZ_OF_SOFTMAX = 0.5
 
 
-class Directions(NamedTuple):
-    direction: Tensor  # [B, C]
-    duality_gap: Tensor | None = None  # [B], DnX's
-    node_weight: Tensor | None = None  # [N], DnX's weights E, their sum over the explained nodes
-    local: tuple[Rows, Tensor] | None = None  # ProbeDnX's: rows of Ã^L, and the effect [nnz] in place of h_j · D_i
-    trust: dict[str, Tensor] | None = None  # ProbeDnX's, [B] each
+@dataclass(frozen=True, eq=False)
+class Directed:
+    r"""Scores are inner products of the surrogate's contributions with a direction for each output.
+
+    Args:
+        direction: The directions [B, C].
+        extra: What the explanation shows besides, by name.
+    """
+
+    direction: Tensor
+    extra: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def trust(self) -> Trust | None:
+        r"""What is known of what stands for the model; ``None`` if that is the surrogate."""
+        return None
+
+    def scores(self, decomposition: Decomposition, rows: Rows) -> Tensor:
+        r"""The score of each entry of ``rows``, [nnz]."""
+        return decomposition.scores(rows, self.direction.to(rows.value.dtype))
+
+    def kept(self, decomposition: Decomposition, nodes: Tensor, value: Tensor, scores: Tensor) -> Tensor:
+        r"""What some nodes [B, k] leave of the evidence, [B, C], given their values and scores [B, k]."""
+        return decomposition.mixtures(nodes, value)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    r"""Scores are numbers that were fitted for each output by itself.
+
+    Args:
+        rows: The nodes that each output is made from.
+        effect: Their effects over the values in ``rows``, [nnz].
+        direction: The directions of the outputs' targets, [B, C].
+        trust: What is known of the fit.
+        extra: What the explanation shows besides, by name.
+    """
+
+    rows: Rows
+    effect: Tensor
+    direction: Tensor
+    trust: Trust
+    extra: dict[str, Tensor] = field(default_factory=dict)
+
+    def scores(self, decomposition: Decomposition, rows: Rows) -> Tensor:
+        r"""The score of each entry of ``rows``, [nnz]."""
+        return self.effect * self.rows.value
+
+    def kept(self, decomposition: Decomposition, nodes: Tensor, value: Tensor, scores: Tensor) -> Tensor:
+        r"""What some nodes leave of the sum of all effects, [B, 1]."""
+        return scores.sum(dim=1, keepdim=True)
+
+
+Effects = Directed | Fitted
+
+
+class Change(NamedTuple):
+    r"""How far a mask moves what stands for the model, [B] each."""
+
+    moved: Tensor  # its class probabilities, or outputs
+    bound: Tensor  # the most that these can have moved
+    in_bias: Tensor  # the evidence that is in no node
+    expected: Tensor  # how unfaithful the explanation is then expected to be
 
 
 class Rule(ABC):
-    r"""How nodes are scored for the explained ones."""
+    r"""What an explainer finds of the explained outputs."""
 
-    facts: ClassVar[tuple[str, ...]] = ()  # what it knows of each explained node besides
+    facts: tuple[str, ...] = ()  # what it finds of each output besides scores, as in :class:`Trust`
+
+    def prepare(self, teacher: Teacher, graph: Graph, distilled: Distilled, question: Question, run: Run) -> Any:
+        r"""What is asked of the model before: ``None``, or a state with ``to_dict``."""
+        return None
 
     @abstractmethod
-    def __call__(
-        self, decomposition: Decomposition, nodes: Tensor, toward: Tensor | None, rows: Rows | None = None
-    ) -> Directions:
-        r"""Finds the directions of ``nodes`` [B].
+    def effects(
+        self, decomposition: Decomposition, state: Any, question: Question, rows: Rows | None = None, run: Run = DEFAULT
+    ) -> Effects:
+        r"""What explains the outputs.
 
         Args:
             decomposition: The surrogate on the graph.
-            nodes: The explained nodes [B].
-            toward: Directions [B, C] of their targets, or ``None``.
-            rows: The nodes' rows of :math:`\tilde{A}^L`, if they are known; else they are computed in chunks.
+            state: What :meth:`prepare` returned.
+            question: Which outputs, and toward what.
+            rows: The outputs' rows, where no more than scores is wanted.
+            run: How much to do at a time.
         """
 
-    def score(
-        self, decomposition: Decomposition, nodes: Tensor, toward: Tensor | None, rows: Rows
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        r"""The score of each entry of ``rows``, [nnz], and its ``facts`` on each of ``nodes``, [B]."""
-        direction = self(decomposition, nodes, None, rows).direction if toward is None else toward
-        return inner_products(rows, direction.to(rows.value.dtype), decomposition.hidden).mul_(rows.value), {}
-
-    def identity(self) -> dict[str, Any]:
-        r"""What tells the rule apart from others that give other scores."""
-        return {'rule': repr(self)}
-
     def to_dict(self) -> dict[str, Any]:
-        r"""The rule as tensors, numbers and strings."""
-        return vars(self)
+        r"""The rule's name and options."""
+        return {'name': type(self).__name__, **vars(self)}
 
-    @classmethod
-    def from_dict(cls, content: dict[str, Any], num_nodes: int) -> Rule:
-        r"""Undoes :meth:`to_dict`, on a graph of so many nodes."""
-        return cls(**content)
-
-    def with_features(self, x: Tensor, decomposition: Decomposition) -> Rule:
-        r"""The rule with what it takes from the features ``x`` [N, F], which :meth:`to_dict` leaves out."""
-        return self
-
-    def judge(
-        self,
-        distilled: Distilled,
-        nodes: Tensor,
-        evidence: Tensor,
-        kept: Tensor,
-        trust: dict[str, Tensor],
-        doubt: float,
-    ) -> Certificate:
-        r"""Judges explanations by what their masks leave: ``evidence`` [B, C], of the surrogate, and of scores, [B]."""
-        return certificate(distilled, nodes, evidence, doubt)
+    def change(self, distilled: Distilled, state: Any, question: Question, trust: Trust, kept: Tensor) -> Change:
+        r"""How far a mask moves the surrogate, given what it keeps of the evidence, [B, C]."""
+        surrogate, bias = distilled.surrogate, distilled.surrogate.bias
+        before = distilled.decomposition.evidence[question.outputs]
+        bound = moved = (before - kept).norm(dim=1)
+        if surrogate.report.mode == 'regression':
+            in_bias = bias.norm().expand_as(moved)
+        else:
+            in_bias = bias[distilled.outputs[question.outputs].argmax(dim=1)]
+            bound = moved if surrogate.report.is_linear else LIPSCHITZ_OF_SOFTMAX * moved
+            moved = (surrogate.outputs(before + bias) - surrogate.outputs(kept + bias)).norm(dim=1)
+        return Change(moved, bound, in_bias, moved + 2.0 * trust.distillation_error)
 
 
 @dataclass(frozen=True)
 class Projection(Rule):
-    r"""FastDnX's directions: :math:`Z_i - b` as in the paper, what all contributions add up to, or a target's."""
+    r"""FastDnX's directions: :math:`Z_o - b` as in the paper, what all contributions add up to, or a target's."""
 
-    def __call__(
-        self, decomposition: Decomposition, nodes: Tensor, toward: Tensor | None, rows: Rows | None = None
-    ) -> Directions:
-        return Directions(decomposition.evidence.index_select(0, nodes) if toward is None else toward)
+    def effects(
+        self, decomposition: Decomposition, state: Any, question: Question, rows: Rows | None = None, run: Run = DEFAULT
+    ) -> Directed:
+        direction = question.direction
+        return Directed(decomposition.evidence[question.outputs] if direction is None else direction)
 
 
 @dataclass(frozen=True)
 class Mixture(Rule):
-    r"""DnX's directions: the optimal dual variable of each node's program over its own neighbourhood.
+    r"""DnX's directions: the dual solution of its program, whose weights on the simplex it also finds.
 
     With a target, contributions are projected on its direction first. They are numbers then, whose order is FastDnX's:
     its direction is taken, and the program only gives the weights.
     """
 
     epsilon: float
-    prior: str  # 'uniform', or 'propagation', in proportion to |Ã^L_ij|
+    prior: str  # 'uniform', or 'propagation', in proportion to the size of the values
     solver: str  # 'newton' or 'adam'
     epochs: int
     lr: float
 
-    def __call__(
-        self, decomposition: Decomposition, nodes: Tensor, toward: Tensor | None, rows: Rows | None = None
-    ) -> Directions:
-        if rows is None:
-            operator, num_hops = decomposition.operator, decomposition.surrogate.num_hops
-            found = [
-                self(
-                    decomposition,
-                    nodes[chunk],
-                    None if toward is None else toward[chunk],
-                    rows_of(operator, nodes[chunk], num_hops),
-                )
-                for chunk in row_chunks(operator, nodes, num_hops)
-            ]
-            return Directions(
-                torch.cat([one.direction for one in found]),
-                torch.cat([cast(Tensor, one.duality_gap) for one in found]),
-                torch.stack([cast(Tensor, one.node_weight) for one in found]).sum(dim=0),
-            )
+    def effects(
+        self, decomposition: Decomposition, state: Any, question: Question, rows: Rows | None = None, run: Run = DEFAULT
+    ) -> Directed:
+        if rows is not None:
+            direction = question.direction
+            return Directed(self._solve(decomposition, question, rows, run)[0] if direction is None else direction)
+        outputs, parts = question.outputs, []
+        for chunk in decomposition.chunks(outputs, 8 * run.entries):
+            parts.append(self._solve(decomposition, question.at(chunk), decomposition.rows(outputs[chunk]), run))
+        directions, gaps, weights = zip(*parts, strict=True)
+        weight = torch.stack(weights).sum(dim=0).to(decomposition.hidden[0].dtype) / outputs.numel()
+        extra = {'node_weight': weight, 'duality_gap': torch.cat(gaps)}
+        if self.solver == 'adam':  # which weighs nodes, as published
+            extra['node_score'] = weight
+        return Directed(torch.cat(directions), extra)
 
-        evidence = decomposition.evidence[nodes].double()
+    def _solve(
+        self, decomposition: Decomposition, question: Question, rows: Rows, run: Run
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        r"""The directions [B, C], the duality gaps [B], and the sum over outputs of the weights of all nodes, [N]."""
+        evidence = decomposition.evidence[question.outputs].double()
         direction, gap = torch.zeros_like(evidence), torch.zeros_like(evidence[:, 0])
         node_weight = evidence.new_zeros(decomposition.operator.num_nodes)
-        for group, entry, inside in padded_rows(rows.length, evidence.size(1)):
-            value, column = rows.value.take(entry) * inside, rows.column.take(entry)
-            contributions = value[:, :, None].double() * decomposition.hidden[column].double()
+        for group, entry, inside in padded_rows(rows.length, evidence.size(1), run.entries):
+            size, column = rows.size.take(entry) * inside, rows.column.take(entry)
+            contributions = decomposition.contributions(column, rows.at(entry, inside).double())
             total = evidence[group]
-            mass = torch.ones_like(value) if self.prior == 'uniform' else value.abs().clamp(min=1e-30)
+            mass = torch.ones_like(size) if self.prior == 'uniform' else size.abs().clamp(min=1e-30)
             log_prior = (mass * inside).double().log().log_softmax(dim=1)
-            if toward is None:
-                solution = self._solve(contributions, total, log_prior)
+            if question.direction is None:
+                solution = self._solution(contributions, total, log_prior)
                 alone = rows.length[group, None] == 1  # its weight is 1 and leaves nothing over for a direction
                 direction[group] = torch.where(alone, total, solution.direction)
             else:
-                axis = toward[group].double()[:, None]  # [b, 1, C]
+                axis = question.direction[group].double()[:, None]  # [b, 1, C]
                 projected = (contributions * axis).sum(dim=2, keepdim=True)
-                solution = self._solve(projected, (total * axis[:, 0]).sum(dim=1, keepdim=True), log_prior)
+                solution = self._solution(projected, (total * axis[:, 0]).sum(dim=1, keepdim=True), log_prior)
                 direction[group] = axis[:, 0]  # on a line, any direction gives the same order
             gap[group] = solution.gap
             node_weight.index_add_(0, column[inside], solution.weight[inside])
-        return Directions(direction, gap, node_weight)
+        return direction, gap, node_weight
 
-    def _solve(self, contributions: Tensor, total: Tensor, log_prior: Tensor) -> Solution:
+    def _solution(self, contributions: Tensor, total: Tensor, log_prior: Tensor) -> Solution:
         if self.solver == 'adam':
             return solve_adam(contributions, total, log_prior, self.epochs, self.lr)
         return solve(contributions, total, log_prior, self.epsilon)
-
-
-def toward_target(distilled: Distilled, nodes: Tensor, target: Tensor, contrast: int | str | None) -> Tensor:
-    r"""The direction [B, C] of a target: a class for each node [B], or values [B, C] for regression.
-
-    - Classification: the zero-sum indicator of the class, so that scores are evidence for it.
-    - With ``contrast``: the class minus another, so that scores tell why the one rather than the other.
-    - Regression: the target minus the bias.
-    """
-    evidence = distilled.decomposition.evidence
-    if distilled.surrogate.report.mode == 'regression':
-        return target.to(evidence.dtype) - distilled.surrogate.bias
-    num_classes = evidence.size(1)
-    indicator = F.one_hot(target, num_classes).to(evidence.dtype)
-    if contrast is None:
-        return indicator - 1.0 / num_classes
-    if contrast == 'runner_up':
-        other = distilled.outputs[nodes].masked_fill(indicator.bool(), -1.0).argmax(dim=1)
-    else:
-        other = torch.full_like(target, int(contrast))
-    return indicator - F.one_hot(other, num_classes)

@@ -1,102 +1,141 @@
-r"""What the model answers at a node if one other is taken from the graph, or is all that is left of it."""
+r"""What the model answers at some outputs under many small masks: on copies of neighbourhoods, else on the graph.
+
+Copies are one hop larger than the model looks, so that all degrees that matter are the graph's, and are asked about
+together. At each output the unmasked answer on a copy must be that on the graph, and so must one answer under a mask;
+where it is not, as for a model that normalises over all nodes, the whole graph is asked.
+"""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch_geometric.explain.config import ModelConfig
-from tqdm import tqdm
 
-from pyg_dnx.graph.operator import is_edge_list
-from pyg_dnx.graph.subgraphs import MAX_FEATURES_AT_A_TIME, Neighbourhoods, is_close
-from pyg_dnx.teacher.teacher import masked_query, to_targets
+from pyg_dnx.graph.graph import Graph
+from pyg_dnx.graph.rows import runs
+from pyg_dnx.graph.subgraphs import Neighbourhoods
+from pyg_dnx.run import Run
+from pyg_dnx.teacher.teacher import Teacher
+
+TOLERANCE = 1e-4  # relative to the largest output
+
+MaskOf = Callable[[Tensor, Tensor], Tensor]  # of some nodes, or edges, [S], in some questions [S], one row for each
 
 
-class Pairs:
-    r"""Asks a model about pairs of nodes: what it says of the one without the other, and with the other alone.
-
-    Many are asked about at once, on copies of neighbourhoods one hop larger than the model looks, so that degrees are
-    the graph's own. Where the model answers otherwise there than on the graph, each pair takes two evaluations of it.
+@dataclass(frozen=True, eq=False)
+class Local:
+    r"""Asks a model about single outputs of a graph.
 
     Args:
-        model, x, edge_index, kwargs: The model and its arguments.
-        config: What it returns.
-        outputs: What it says of all nodes, [N, C].
-        num_hops: How many hops it looks; ``None`` if nobody knows.
-        flow: The direction of messages.
+        teacher: The model.
+        graph: The graph.
+        outputs: What the model says of all outputs, [O, C].
+        num_hops: How many hops it looks; ``None`` if nobody knows, and the whole graph is always asked.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        x: Tensor,
-        edge_index: Any,
-        kwargs: dict[str, Any],
-        config: ModelConfig,
-        outputs: Tensor,
-        num_hops: int | None,
-        flow: str,
-    ) -> None:
-        self.model, self.graph, self.config, self.outputs = model, (x, edge_index, kwargs), config, outputs
-        self.neighbourhoods = None
-        if num_hops is not None and is_edge_list(edge_index):
-            self.neighbourhoods, self.num_hops = Neighbourhoods(edge_index, x.size(0), flow), num_hops + 1
+    teacher: Teacher
+    graph: Graph
+    outputs: Tensor
+    num_hops: int | None
+    was_local: list[bool] = field(default_factory=list, repr=False)  # of an answer under a mask, asked once
 
-    def answers(self, nodes: Tensor, others: Tensor, progress: bool | None = False) -> Tensor:
-        r"""What the model says of each of ``nodes`` [Q] without one of ``others`` [Q], and with it alone, [2, Q, C]."""
-        hidden, delay = None if progress is None else not progress, 0 if progress else 1
-        found = [self.outputs.new_zeros(2, 0, self.outputs.size(1), dtype=torch.float64)]
-        with tqdm(total=nodes.numel(), desc='Checking', unit=' pairs', disable=hidden, delay=delay) as bar:
-            for chunk in self._chunks(nodes):
-                pairs = nodes[chunk], others[chunk]
-                answers = self._on_copies(*pairs) if self.neighbourhoods is not None else None
+    def at(self, nodes: Tensor, node_mask: MaskOf | None, edge_mask: MaskOf | None, run: Run, label: str) -> Tensor:
+        r"""Returns the answers to some questions, [Q, C].
+
+        Args:
+            nodes: The node that each question is about, [Q].
+            node_mask: The masks of nodes, which multiply features: for nodes [S] in questions [S], [S, 1] or [S, F].
+            edge_mask: Those of edges, which multiply messages, [S].
+            run: How much to ask at a time.
+            label: What a progress bar calls it.
+        """
+        parts = self._neighbourhoods(edge_mask is not None)
+        chunks = [torch.arange(nodes.numel(), device=nodes.device)]
+        if parts is not None and self.num_hops is not None:
+            size = parts.sizes(self.num_hops + 1)[nodes] * (self.graph.x.size(1) + 1) + self.graph.num_nodes
+            chunks = runs(size, 16 * run.entries)
+        found = [self.outputs.new_zeros(0, self.outputs.size(1), dtype=torch.float64)]
+        with run.bar(label, 'questions', total=nodes.numel()) as bar:
+            for chunk in chunks:
+                answers = None
+                if parts is not None:
+                    answers = self._on_copies(parts, nodes[chunk], chunk, node_mask, edge_mask)
+                    parts = None if answers is None else parts
                 if answers is None:
-                    self.neighbourhoods = None
-                    answers = self._on_graph(*pairs)
+                    answers = torch.stack([self._on_graph(nodes[q], q, node_mask, edge_mask) for q in chunk])
                 found.append(answers)
                 bar.update(chunk.numel())
-        return torch.cat(found, dim=1)
+        return torch.cat(found)
 
-    def _chunks(self, nodes: Tensor) -> list[Tensor]:
-        r"""Positions in ``nodes`` of pairs that are asked about at once: consecutive, and none is in two."""
-        position = torch.arange(nodes.numel(), device=nodes.device)
-        if self.neighbourhoods is None:
-            return list(position[:, None].unbind())
-        x, *_ = self.graph
-        size = 2.0 * self.neighbourhoods.sizes(self.num_hops)[nodes] * (x.size(1) + 1)
-        runs = torch.bincount((size.cumsum(0) / MAX_FEATURES_AT_A_TIME).long())
-        return list(position.split(runs[runs > 0].tolist()))
+    def _neighbourhoods(self, has_edge_mask: bool) -> Neighbourhoods | None:
+        graph = self.graph
+        if self.num_hops is None or not graph.has_edge_order:
+            return None
+        # Where there is a loop for each node, PyG takes masks by place, and that differs in parts of a graph.
+        if has_edge_mask and int((graph.edge_index[0] == graph.edge_index[1]).sum()) == graph.num_nodes:
+            return None
+        return Neighbourhoods(graph.edge_index, graph.num_nodes, self.teacher.flow)
 
-    def _on_copies(self, nodes: Tensor, others: Tensor) -> Tensor | None:
-        r"""The answers [2, q, C] on copies; ``None`` if the model answers otherwise there than on the graph."""
-        x, edge_index, kwargs = self.graph
+    def _on_copies(
+        self,
+        parts: Neighbourhoods,
+        nodes: Tensor,
+        questions: Tensor,
+        node_mask: MaskOf | None,
+        edge_mask: MaskOf | None,
+    ) -> Tensor | None:
+        r"""The answers [q, C] on copies; ``None`` if the model answers otherwise there than on the graph."""
         whole, size = nodes.unique(), nodes.numel()
-        parts = cast(Neighbourhoods, self.neighbourhoods).around(torch.cat([nodes, nodes, whole]), self.num_hops)
-        other = torch.cat([others, others, torch.full_like(whole, -1)])  # no node: the whole neighbourhood is left
-        without = torch.ones_like(other, dtype=torch.bool)
-        without[size : 2 * size] = False
-        keep = (parts.node == other[parts.owner]) != without[parts.owner]
+        copies = parts.around(torch.cat([nodes, whole]), (self.num_hops or 0) + 1)
+        graph, is_masked = copies.graph(self.graph), copies.owner < size
+        if edge_mask is not None and int((graph.edge_index[0] == graph.edge_index[1]).sum()) == graph.num_nodes:
+            return None
+        masks = (
+            self._spread(node_mask, copies.node, is_masked, questions, copies.owner),
+            self._spread(
+                edge_mask,
+                copies.edge,
+                is_masked[graph.edge_index[0]],
+                questions,
+                copies.owner[graph.edge_index[0]],
+            ),
+        )
         try:
-            inputs = parts.inputs(x, edge_index.size(1), kwargs)
-            answers = self._ask(*inputs, keep=keep)[parts.root]
+            answers = self.teacher.under(graph, *masks)[copies.root]
         except Exception:  # a model that knows the size of its graph; any other error will be seen on the graph, too
             return None
-        found = answers[: 2 * size].unflatten(0, (2, size))
-        is_local = is_close(answers[2 * size :], self.outputs[whole].double())
-        return found if is_local and is_close(found[:, :1], self._on_graph(nodes[:1], others[:1])) else None
+        if not _is_close(answers[size:], self.outputs[whole].double()):
+            return None
+        if not self.was_local:
+            first = self._on_graph(nodes[0], questions[0], node_mask, edge_mask)
+            self.was_local.append(_is_close(answers[0], first))
+        return answers[:size] if self.was_local[0] else None
 
-    def _on_graph(self, nodes: Tensor, others: Tensor) -> Tensor:
-        r"""The answers [2, q, C] by two evaluations of the model for each pair."""
-        x, edge_index, kwargs = self.graph
-        ids, found = torch.arange(x.size(0), device=x.device), []
-        for node, other in zip(nodes, others, strict=True):
-            found.append(
-                torch.stack([self._ask(x, edge_index, kwargs, keep)[node] for keep in (ids != other, ids == other)])
-            )
-        return torch.stack(found, dim=1)
+    def _spread(
+        self, mask: MaskOf | None, ids: Tensor, is_masked: Tensor, questions: Tensor, owner: Tensor
+    ) -> Tensor | None:
+        r"""The mask of what is copied, and 1 where nothing is masked."""
+        if mask is None:
+            return None
+        found = mask(ids[is_masked], questions[owner[is_masked]])
+        spread = found.new_ones(ids.numel(), *found.shape[1:])
+        spread[is_masked] = found
+        return spread
 
-    def _ask(self, x: Tensor, edge_index: Any, kwargs: dict[str, Any], keep: Tensor) -> Tensor:
-        outputs = masked_query(self.model, x, edge_index, kwargs, keep[:, None], None)
-        return to_targets(outputs, self.config, torch.float64, x.device)[0]
+    def _on_graph(self, node: Tensor, question: Tensor, node_mask: MaskOf | None, edge_mask: MaskOf | None) -> Tensor:
+        r"""The answer [C] of the whole graph."""
+
+        def spread(mask: MaskOf, count: int) -> Tensor:
+            ids = torch.arange(count, device=node.device)
+            return mask(ids, question.expand(count))
+
+        nodes = None if node_mask is None else spread(node_mask, self.graph.num_nodes)
+        edges = None if edge_mask is None else spread(edge_mask, self.graph.edge_index.size(1))
+        return self.teacher.under(self.graph, nodes, edges)[node]
+
+
+def _is_close(outputs: Tensor, expected: Tensor) -> bool:
+    r"""Whether a model answers on a part of the graph as on the whole."""
+    return torch.allclose(outputs, expected, rtol=0.0, atol=TOLERANCE * float(expected.abs().max()))

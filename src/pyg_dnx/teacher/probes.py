@@ -5,23 +5,17 @@ The same masks serve every node, so that all evaluations of the model tell of al
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.explain.config import ModelConfig
-from tqdm import tqdm
 
-from pyg_dnx import options as checks
-from pyg_dnx.teacher.teacher import masked_query, to_targets
+from pyg_dnx import options
 
 GOLDEN = 0.618034  # whose multiples fill the unit interval evenly
 NUM_PROBES = 1024  # unless the user says otherwise
-UNDRAWN = 2  # the first two masks keep all nodes, and none
-BLANK = 1  # the latter
+NUM_FIXED_MASKS = 2  # the first two masks keep all nodes, and none
+ALL_BLANKED = 1  # the latter
 
 
 def probe_masks(num_nodes: int, num_probes: int = NUM_PROBES) -> Tensor:
@@ -34,15 +28,15 @@ def probe_masks(num_nodes: int, num_probes: int = NUM_PROBES) -> Tensor:
         num_nodes (int): The number of nodes.
         num_probes (int): The number of random masks. (default: ``1024``, as for :class:`ProbeDnXAlgorithm`)
     """
-    checks.count('num_nodes', num_nodes)
-    checks.count('num_probes', num_probes, least=0)
-    masks = torch.empty(num_probes + UNDRAWN, num_nodes, dtype=torch.bool, device='cpu')
+    options.count('num_nodes', num_nodes)
+    options.count('num_probes', num_probes, least=0)
+    masks = torch.empty(num_probes + NUM_FIXED_MASKS, num_nodes, dtype=torch.bool, device='cpu')
     masks[0], masks[1] = True, False
     generator = torch.Generator(device='cpu').manual_seed(0)
     for pair in range((num_probes + 1) // 2):
         rate = 0.1 + 0.8 * ((GOLDEN * pair + 0.5) % 1.0)
         kept = torch.rand(num_nodes, generator=generator, dtype=torch.float32, device='cpu') < rate
-        for place, mask in ((UNDRAWN + 2 * pair, kept), (UNDRAWN + 2 * pair + 1, ~kept)):
+        for place, mask in ((NUM_FIXED_MASKS + 2 * pair, kept), (NUM_FIXED_MASKS + 2 * pair + 1, ~kept)):
             if place < masks.size(0):
                 masks[place] = mask
     return masks
@@ -50,10 +44,10 @@ def probe_masks(num_nodes: int, num_probes: int = NUM_PROBES) -> Tensor:
 
 @dataclass(frozen=True)
 class Bits:
-    r"""Boolean masks [P, N], eight to a byte."""
+    r"""The first masks of all pairs, [K, N], eight to a byte."""
 
-    num_masks: int
-    bytes: Tensor  # [N, P / 8]
+    num_pairs: int
+    bytes: Tensor  # [N, K / 8]
 
     @staticmethod
     def of(masks: Tensor) -> Bits:
@@ -63,48 +57,14 @@ class Bits:
         ]
         return Bits(masks.size(0), torch.stack(parts, dim=1))
 
-    def first(self, num_masks: int) -> Bits:
-        return Bits(num_masks, self.bytes[:, : (num_masks + 7) // 8])
+    def first(self, num_pairs: int) -> Bits:
+        return Bits(num_pairs, self.bytes[:, : (num_pairs + 7) // 8])
 
     def at(self, nodes: Tensor, dtype: torch.dtype) -> Tensor:
-        r"""The masks at some nodes, of any shape [...], as zeros and ones [..., P]."""
+        r"""The masks at some nodes, of any shape [...], as zeros and ones [..., K]."""
         bits = (self.bytes[nodes][..., None] >> _places(nodes)) & 1
-        return bits.flatten(-2)[..., : self.num_masks].to(dtype)
+        return bits.flatten(-2)[..., : self.num_pairs].to(dtype)
 
 
 def _places(like: Tensor) -> Tensor:
     return torch.arange(8, dtype=torch.uint8, device=like.device)
-
-
-def ask(
-    model: torch.nn.Module | None,
-    x: Tensor,
-    edge_index: Any,
-    kwargs: dict[str, Any],
-    config: ModelConfig,
-    masks: Tensor,
-    first: int = UNDRAWN,
-    probe_outputs: Tensor | np.ndarray | None = None,
-    progress: bool | None = False,
-) -> Iterator[Tensor]:
-    r"""Yields what the model says under each of ``masks`` [P, N] from ``first`` on.
-
-    These are class probabilities or regression outputs [N, C], in float64. The model is not evaluated if what it
-    returns under all masks, or more, is given as ``probe_outputs``.
-    """
-    if probe_outputs is not None:
-        for outputs in probe_outputs[first : masks.size(0)]:
-            yield _answer(outputs, x, config, "'probe_outputs' must hold what a model may return", 'check them')
-        return
-    rule, remedy = "'model' must answer where features are blanked", "use FastDnX with distillation 'paper'"
-    hidden = None if progress is None else not progress
-    for mask in tqdm(masks[first:], desc='Probing', unit=' probes', disable=hidden, delay=0 if progress else 1):
-        outputs = masked_query(cast(torch.nn.Module, model), x, edge_index, kwargs, mask.to(x.device)[:, None], None)
-        yield _answer(outputs, x, config, rule, remedy)
-
-
-def _answer(outputs: Tensor | np.ndarray, x: Tensor, config: ModelConfig, rule: str, remedy: str) -> Tensor:
-    try:
-        return to_targets(outputs, config, torch.float64, x.device)[0]
-    except ValueError as error:
-        raise ValueError(f'{rule} (got: {error}): {remedy}') from error

@@ -1,181 +1,237 @@
-r"""What is asked of the user's model: its outputs, and how far it looks.
-
-The model is only ever called, as ``model(x, edge_index, **kwargs)``, and is left exactly as it was found.
-"""
+r"""The user's model, which is only ever called, as ``model(x, edge_index, **kwargs)``, and never written to."""
 
 from __future__ import annotations
 
+import copy
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from types import MethodType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakIdKeyDictionary
-from torch_geometric import nn
+from torch_geometric.explain.algorithm import ExplainerAlgorithm
 from torch_geometric.explain.algorithm.utils import set_masks
-from torch_geometric.explain.config import ModelConfig, ModelMode, ModelReturnType
+from torch_geometric.explain.config import ModelConfig
 from torch_geometric.nn import MessagePassing
 
-# Layers that do not reach one hop, and how far they do. Names, since not every PyG release has all of them.
-_HOPS: dict[str, Callable[[Any], int | None]] = {
-    'SGConv': lambda layer: layer.K,
-    'SSGConv': lambda layer: layer.K,
-    'APPNP': lambda layer: layer.K,
-    'TAGConv': lambda layer: layer.K,
-    'ChebConv': lambda layer: len(layer.lins) - 1,
-    'MixHopConv': lambda layer: max(layer.powers),
-    'ARMAConv': lambda layer: layer.num_layers,
-    'GatedGraphConv': lambda layer: layer.num_layers,
-    'PANConv': lambda layer: layer.filter_size,
-    'AntiSymmetricConv': lambda layer: layer.num_iters * (receptive_field(layer.phi) or 0),
-    'DirGNNConv': lambda layer: receptive_field(layer.conv_in),
-    'HypergraphConv': lambda layer: 2,
-    'LabelPropagation': lambda layer: layer.num_layers,
-    'PMLP': lambda layer: layer.num_layers,
-}
-ROWS_AT_A_TIME = 2**18
-_asking = WeakIdKeyDictionary()  # the lock of each model: what one thread puts back, another must not have seen changed
+from pyg_dnx.graph.graph import Graph
+from pyg_dnx.run import ENTRIES, Run
+from pyg_dnx.teacher.outputs import to_targets
+from pyg_dnx.teacher.probes import NUM_FIXED_MASKS
+from pyg_dnx.teacher.reach import receptive_field
+
+Given = Tensor | np.ndarray | None
+_asking = WeakIdKeyDictionary()  # the lock of each model: PyTorch's random state is put back by one thread at a time
 _asking_lock = threading.Lock()
-_LAYERS = [(getattr(nn, name), hops) for name, hops in _HOPS.items() if hasattr(nn, name)]
 
 
-def query(model: torch.nn.Module, x: Tensor, edge_index: Any, kwargs: dict[str, Any]) -> Tensor:
-    r"""Evaluates the model once, without gradients and in evaluation mode, and checks the shape of what it returns."""
-    devices = [x.device] if x.device.type == 'cuda' else []
-    with _lock_of(model), _evaluation_mode(model), torch.random.fork_rng(devices), torch.no_grad():
-        outputs = model(x, edge_index, **kwargs)
+class Answers(NamedTuple):
+    r"""What the model says of a graph."""
+
+    values: Tensor  # class probabilities or regression outputs [O, C], C = 2 for binary models
+    target: Tensor  # the target that PyG derives from the same outputs
+
+
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    r"""A model and what it returns, or only what it returned.
+
+    Args:
+        model: The model; ``None`` if only its answers are known.
+        config: What it returns.
+        given: What it returns for all nodes, [N] or [N, C], if it is known.
+        given_probes: What it returns under each of ``probe_masks``, [P, N] or [P, N, C], if it is known.
+    """
+
+    model: torch.nn.Module | None
+    config: ModelConfig
+    given: Given = None
+    given_probes: Given = None
+
+    @cached_property
+    def reach(self) -> int | None:
+        r"""How many hops the model looks, as far as its PyG layers tell."""
+        return None if self.model is None else receptive_field(self.model)
+
+    @cached_property
+    def flow(self) -> str:
+        r"""The direction of messages."""
+        return ExplainerAlgorithm._flow(torch.nn.Module() if self.model is None else self.model)
+
+    @property
+    def can_be_asked(self) -> bool:
+        r"""Whether answers under masks can be had."""
+        return self.model is not None or self.given_probes is not None
+
+    def check(self, graph: Graph, num_masks: int, needs_masks: bool) -> None:
+        r"""Checks the model, or what it returned for ``graph`` and under ``num_masks`` masks."""
+        if self.model is not None and not isinstance(self.model, torch.nn.Module):
+            raise TypeError(
+                f"'model' must be a torch.nn.Module or None (got {type(self.model).__name__}): wrap it in one whose "
+                f"'forward' calls it, or pass None and what it returns as 'teacher_outputs'"
+            )
+        if self.given is not None:
+            _check_outputs(self.given, graph)
+        if self.given_probes is not None:
+            _check_probes(self.given_probes, self.given, graph, num_masks)
+        elif self.model is None and needs_masks:
+            raise TypeError(
+                "'model' must be a module unless 'probe_outputs' is given, as the model is asked under masks for "
+                "distillation 'masked' (got None): pass one of them, or distillation 'paper'"
+            )
+        elif self.model is None and self.given is None:
+            raise TypeError("'model' must be a module unless 'teacher_outputs' is given (got None): pass one of them")
+
+    def outputs(self, graph: Graph, dtype: torch.dtype = torch.float64, entries: int = ENTRIES) -> Answers:
+        r"""What the model says of all nodes."""
+        given = self.given
+        if given is None:
+            given = self.query(graph) if self.given_probes is None else self.given_probes[0]
+        return Answers(*to_targets(given, self.config, dtype, graph.x.device, entries))
+
+    def under(self, graph: Graph, node_mask: Tensor | None = None, edge_mask: Tensor | None = None) -> Tensor:
+        r"""What the model says under masks, [O, C]: as in PyG's metrics, features and messages are multiplied by them.
+
+        Layers that keep what they computed for another input (``cached=True``) compute it anew.
+
+        Args:
+            graph: The graph.
+            node_mask: Of shape [N, 1], [N, F] or [1, F].
+            edge_mask: Of shape [E]; only layers that are PyG's look at it.
+        """
+        x = None if node_mask is None else graph.x * node_mask
+        outputs = self.query(graph, x, edge_mask, is_masked=True)
+        return to_targets(outputs, self.config, torch.float64, graph.x.device)[0]
+
+    def probe(self, graph: Graph, masks: Tensor, run: Run, first: int = NUM_FIXED_MASKS) -> Iterator[Tensor]:
+        r"""Yields what the model says where each of ``masks`` [P, N], from ``first`` on, blanks features, [O, C]."""
+        if self.given_probes is not None:
+            rule, remedy = "'probe_outputs' must hold what a model may return", 'check them'
+            steps = self.given_probes[first : masks.size(0)]
+        else:
+            rule, remedy = "'model' must answer where features are blanked", "use FastDnX with distillation 'paper'"
+            steps = run.bar('Probing', 'probes', masks[first:])
+        for step in steps:
+            try:
+                if self.given_probes is None:
+                    yield self.under(graph, step.to(graph.x.device)[:, None])
+                else:
+                    yield to_targets(step, self.config, torch.float64, graph.x.device)[0]
+            except ValueError as error:
+                raise ValueError(f'{rule} (got: {error}): {remedy}') from error
+
+    def query(
+        self, graph: Graph, x: Tensor | None = None, edge_mask: Tensor | None = None, is_masked: bool = False
+    ) -> Tensor:
+        r"""Evaluates the model once, without gradients and in evaluation mode, and checks what it returns."""
+        if self.model is None:
+            raise TypeError("'model' must be a module to be asked (got None): pass it")
+        if any(map(is_lazy, self.model.parameters())):  # there are no weights before the first evaluation
+            graph.call(_EvaluationMode(self.model))
+        model = private_copy(self.model)
+        if is_masked:
+            for layer in model.modules():
+                if isinstance(layer, MessagePassing):
+                    vars(layer).update({name: None for name in vars(layer) if name.startswith('_cached')})
+                    if 'cached' in vars(layer):
+                        layer.cached = False
+        if edge_mask is not None:
+            set_masks(model, edge_mask, graph.edge_index, apply_sigmoid=False)
+        devices = [graph.x.device] if graph.x.device.type == 'cuda' else []
+        with _lock_of(self.model), torch.random.fork_rng(devices), torch.no_grad():
+            outputs = graph.call(model, x)
+        return _checked(outputs, graph)
+
+
+def _checked(outputs: Any, graph: Graph) -> Tensor:
     if not isinstance(outputs, Tensor):
         raise TypeError(
             f"'model' must return one tensor of node outputs (got {type(outputs).__name__}): wrap it in a module "
             f'that returns only the output to explain'
         )
-    if outputs.dim() not in (1, 2) or outputs.size(0) != x.size(0):
+    if outputs.dim() not in (1, 2) or outputs.size(0) != graph.num_nodes:
         raise ValueError(
-            f"'model' must return outputs of shape [{x.size(0)}] or [{x.size(0)}, C], one row a node of 'x' (got "
-            f'{list(outputs.shape)}): use a node-level model'
+            f"'model' must return outputs of shape [{graph.num_nodes}] or [{graph.num_nodes}, C], one row a node of "
+            f"'x' (got {list(outputs.shape)}): use a node-level model"
         )
     return outputs.detach()
 
 
-def masked_query(
-    model: torch.nn.Module,
-    x: Tensor,
-    edge_index: Any,
-    kwargs: dict[str, Any],
-    node_mask: Tensor | None,
-    edge_mask: Tensor | None,
-) -> Tensor:
-    r"""Evaluates the model once under masks, as PyG's metrics do: features and messages are multiplied by them.
+def private_copy(model: torch.nn.Module) -> torch.nn.Module:
+    r"""A copy of a model in evaluation mode that shares its parameters, and nothing that an evaluation writes to.
 
-    Layers that keep what they computed for another input (``cached=True``) compute it anew.
-
-    Args:
-        model, x, edge_index, kwargs: As for :func:`query`.
-        node_mask: Of shape [N, 1], [N, F] or [1, F].
-        edge_mask: Of shape [E]; only layers that are PyG's look at it.
+    Of a compiled model it is what was compiled. TorchScript can't be copied, and is put back after each evaluation.
     """
-    with _lock_of(model), _as_it_was(model):
-        for layer in model.modules():
-            if isinstance(layer, MessagePassing):
-                kept = {name: None for name in vars(layer) if name.startswith('_cached')}
-                vars(layer).update(kept, **({'cached': False} if 'cached' in vars(layer) else {}))
-        if edge_mask is not None:
-            set_masks(model, edge_mask, edge_index, apply_sigmoid=False)
-        return query(model, x if node_mask is None else x * node_mask, edge_index, kwargs)
+    return _copied(model, {})
 
 
-def to_targets(
-    outputs: Tensor | np.ndarray, config: ModelConfig, dtype: torch.dtype, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    r"""Turns model outputs, [N] or [N, C], into what the surrogate is distilled from and compared with.
-
-    Returns:
-        Class probabilities [N, C], C = 2 for binary models, or regression outputs [N, C]; and the target that
-        :class:`~torch_geometric.explain.Explainer` derives from the same outputs.
-    """
-    targets, predicted = [], []
-    step = ROWS_AT_A_TIME if len(outputs.shape) == 2 else outputs.shape[0]
-    for first in range(0, outputs.shape[0], step):  # an array on disk is never read as a whole
-        part = outputs[first : first + step]
-        if not isinstance(part, Tensor):
-            part = torch.from_numpy(np.array(part, dtype=part.dtype.newbyteorder('=')))
-        part = part.detach().to(device)
-        targets.append(_to_targets(part, config).to(dtype))
-        predicted.append(_predicted_target(part, config))
-    # Several classes in a single column have, in PyG, one target for all nodes.
-    return torch.cat(targets), torch.cat(predicted) if predicted[0].dim() > 0 else predicted[0]
-
-
-def _to_targets(outputs: Tensor, config: ModelConfig) -> Tensor:
-    outputs = outputs.double() if outputs.dim() == 2 else outputs.double().view(-1, 1)
-    if config.mode == ModelMode.regression:
-        return _finite(outputs)
-    if config.mode == ModelMode.binary_classification:
-        if outputs.size(1) > 2:
-            raise ValueError(
-                f"'model' must return one or two columns in mode 'binary_classification' (got {outputs.size(1)}): "
-                f"use 'multiclass_classification', or wrap the model to return the one label to explain"
-            )
-        if outputs.size(1) == 1 and config.return_type == ModelReturnType.raw:
-            outputs = torch.cat([torch.zeros_like(outputs), outputs], dim=1)
-        elif outputs.size(1) == 1:
-            outputs = torch.cat([1.0 - outputs, outputs], dim=1)
-    if config.return_type == ModelReturnType.raw:
-        return _finite(outputs).softmax(dim=1)
-    outputs = _finite(outputs.exp() if config.return_type == ModelReturnType.log_probs else outputs)
-    total = outputs.sum(dim=1, keepdim=True)
-    if bool((outputs < -1e-4).any()) or bool(((total - 1.0).abs() > 1e-2).any()):
-        raise ValueError(
-            f"'model' must return rows that sum to 1 for return type '{config.return_type.value}' (got values between "
-            f'{float(outputs.min()):.4g} and {float(outputs.max()):.4g}, row sums between {float(total.min()):.4g} and '
-            f"{float(total.max()):.4g}): set 'return_type' to what the model returns"
-        )
-    probs = outputs.clamp(min=0.0)
-    return probs / probs.sum(dim=1, keepdim=True)
+def _copied(module: torch.nn.Module, copies: dict[int, torch.nn.Module]) -> torch.nn.Module:
+    module = getattr(module, '_orig_mod', module)
+    if isinstance(module, torch.jit.ScriptModule):
+        return _EvaluationMode(module)
+    if (found := copies.get(id(module))) is not None:
+        return found
+    clone = copies[id(module)] = object.__new__(type(module))
+    state = clone.__dict__
+    state.update(module.__dict__)
+    state['training'] = False
+    state['_parameters'] = module._parameters.copy()
+    state['_buffers'] = {name: None if it is None else it.detach().clone() for name, it in module._buffers.items()}
+    state['_modules'] = {
+        name: None if child is None else _copied(child, copies) for name, child in module._modules.items()
+    }
+    for name, value in list(state.items()):
+        if name not in _OWN and not name.endswith('_hooks'):
+            state[name] = _detached(value, module, clone, copies)
+    return clone
 
 
-def _predicted_target(outputs: Tensor, config: ModelConfig) -> Tensor:
-    if config.mode == ModelMode.regression:
-        return outputs
-    if config.mode == ModelMode.multiclass_classification:
-        return outputs.argmax(dim=-1)
-    threshold = 0.0 if config.return_type == ModelReturnType.raw else 0.5
-    return (outputs > threshold).long().view(-1)
+_OWN = frozenset({'training', '_parameters', '_buffers', '_modules'})
 
 
-def receptive_field(model: torch.nn.Module) -> int | None:
-    r"""The number of hops that the model's PyG layers look, or ``None`` if it has no such layer.
-
-    A layer that is applied several times counts once.
-    """
-    seen: set[int] = set()
-
-    def hops(module: torch.nn.Module) -> int | None:
-        if id(module) in seen:
-            return None
-        seen.add(id(module))
-        for layer, count in _LAYERS:
-            if isinstance(module, layer):
-                return count(module)
-        if isinstance(module, MessagePassing):
-            return 1
-        reaches = [reach for child in module.children() if (reach := hops(child)) is not None]
-        return sum(reaches) if reaches else None
-
-    return hops(model)
+def _detached(value: Any, module: torch.nn.Module, clone: torch.nn.Module, copies: dict[int, torch.nn.Module]) -> Any:
+    r"""An attribute for a copy of ``module``, without a way back to it."""
+    if isinstance(value, MethodType) and value.__self__ is module:
+        return MethodType(value.__func__, clone)
+    if isinstance(value, torch.nn.Module):
+        return _copied(value, copies)
+    if type(value) in (list, dict, set):
+        if type(value) is list and any(isinstance(item, torch.nn.Module) for item in value):
+            return [_copied(item, copies) if isinstance(item, torch.nn.Module) else item for item in value]
+        return value.copy()
+    if isinstance(module, MessagePassing) and value is vars(module).get('inspector'):
+        value = copy.copy(value)  # which PyG writes to when it sets masks
+        vars(value).update({name: it.copy() for name, it in vars(value).items() if type(it) is dict})
+    return value
 
 
-def _finite(values: Tensor) -> Tensor:
-    if not bool(values.isfinite().all()):
-        bad = int((~values.isfinite()).any(dim=1).sum())
-        raise ValueError(
-            f"'model' must return finite outputs (got NaN or infinity at {bad} of {values.size(0)} nodes): check its "
-            f'weights and inputs'
-        )
-    return values
+class _EvaluationMode(torch.nn.Module):
+    r"""A module that can't be copied, evaluated in evaluation mode, and put back."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.training = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        training = [part for part in self.module.modules() if part.training]
+        buffers = [(buffer, buffer.detach().clone()) for buffer in self.module.buffers()]
+        try:
+            for part in training:
+                part.training = False
+            return self.module(*args, **kwargs)
+        finally:
+            for part in training:
+                part.training = True
+            for buffer, before in buffers:
+                if not buffer.equal(before):
+                    buffer.copy_(before)
 
 
 def _lock_of(model: torch.nn.Module) -> threading.RLock:
@@ -183,38 +239,53 @@ def _lock_of(model: torch.nn.Module) -> threading.RLock:
         return _asking.setdefault(model, threading.RLock())
 
 
-@contextmanager
-def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
-    r"""Puts back what every module holds, what it keeps of its last evaluation among it."""
-    modules = list(model.modules())
-    before = [(vars(module).copy(), module._parameters.copy()) for module in modules]
-    try:
-        yield
-    finally:
-        for module, (state, parameters) in zip(modules, before, strict=True):
-            _put_back(vars(module), state)
-            _put_back(module._parameters, parameters)  # GNNExplainer leaves an empty one, into which PyG puts the mask
+def _check_outputs(value: Any, graph: Graph) -> None:
+    if not isinstance(value, (Tensor, np.ndarray)):
+        raise TypeError(
+            f"'teacher_outputs' must be a tensor or a NumPy array (got {type(value).__name__}): pass what the model "
+            f'returns for all nodes'
+        )
+    _check_real('teacher_outputs', value)
+    if len(value.shape) not in (1, 2) or value.shape[0] != graph.num_nodes or 0 in value.shape:
+        raise ValueError(
+            f"'teacher_outputs' must have shape [{graph.num_nodes}] or [{graph.num_nodes}, C], one row a node of 'x' "
+            f'(got {list(value.shape)}): pass what the model returns for all nodes'
+        )
 
 
-def _put_back(values: dict[str, Any], before: dict[str, Any]) -> None:
-    values.update(before)  # not emptied first: other threads may be looking at the model
-    for name in values.keys() - before.keys():
-        del values[name]
+def _check_real(name: str, value: Tensor | np.ndarray) -> None:
+    if isinstance(value, Tensor):
+        is_plain = value.layout == torch.strided and not value.is_complex()
+    else:
+        is_plain = value.dtype.kind in 'biuf'
+    if not is_plain:
+        raise TypeError(f"'{name}' must hold real numbers, densely (got {value.dtype}): convert them")
 
 
-@contextmanager
-def _evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
-    r"""Puts every module in evaluation mode, and puts back each one's mode and buffers."""
-    training = [module for module in model.modules() if module.training]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
-        with torch.no_grad():
-            for buffer, before in buffers:
-                if not buffer.equal(before):
-                    buffer.copy_(before)
+def _check_probes(value: Any, unmasked: Given, graph: Graph, num_masks: int) -> None:
+    if not isinstance(value, (Tensor, np.ndarray)):
+        raise TypeError(
+            f"'probe_outputs' must be a tensor or a NumPy array (got {type(value).__name__}): stack what the model "
+            f"returns under each of 'probe_masks'"
+        )
+    _check_real('probe_outputs', value)
+    size = graph.num_nodes
+    if len(value.shape) not in (2, 3) or value.shape[0] < num_masks or value.shape[1] != size or 0 in value.shape:
+        raise ValueError(
+            f"'probe_outputs' must have shape [{num_masks}, {size}] or [{num_masks}, {size}, C], what the model "
+            f"returns under each of 'probe_masks' (got {list(value.shape)}): ask it under all of them"
+        )
+    if unmasked is None:
+        return
+    if tuple(unmasked.shape) != tuple(value.shape[1:]):
+        raise ValueError(
+            f"'probe_outputs' must have the shape of 'teacher_outputs', {list(unmasked.shape)}, under each mask (got "
+            f"{list(value.shape[1:])}): leave out 'teacher_outputs', which are the first of them"
+        )
+    first, other = (torch.from_numpy(np.array(v)) if isinstance(v, np.ndarray) else v for v in (value[0], unmasked))
+    first, other = first.detach().double(), other.detach().to(first.device).double()
+    if not torch.allclose(first, other, rtol=1e-2, atol=1e-2 * float(other.abs().max()), equal_nan=True):
+        raise ValueError(
+            f"'probe_outputs' must begin with 'teacher_outputs' (got values that differ by up to "
+            f'{float((first - other).abs().max()):.4g}): leave these out, or take both from one model'
+        )

@@ -2,21 +2,22 @@ r"""Measured checks: what the model itself answers when only the explanation, or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch_geometric.explain import Explainer, Explanation
-from torch_geometric.explain.algorithm import ExplainerAlgorithm
 from torch_geometric.explain.config import ExplanationType, ModelMode
-from tqdm import tqdm
 
-from pyg_dnx import options as checks
-from pyg_dnx.graph.operator import is_edge_list
-from pyg_dnx.graph.subgraphs import MAX_FEATURES_AT_A_TIME, Neighbourhoods, is_close
-from pyg_dnx.teacher.teacher import masked_query, receptive_field, to_targets
+from pyg_dnx import options
+from pyg_dnx.graph.graph import Graph
+from pyg_dnx.run import ENTRIES, Run
+from pyg_dnx.scores.question import outputs_of
+from pyg_dnx.teacher.local import Local, MaskOf
+from pyg_dnx.teacher.reach import receptive_field
+from pyg_dnx.teacher.teacher import Teacher
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def check(
         progress (bool, optional): Whether to show a progress bar. ``None`` shows it on a terminal, if it takes more
             than a second.
     """
-    reach = receptive_field(explainer.model) if num_hops is None else checks.count('num_hops', num_hops)
+    reach = receptive_field(explainer.model) if num_hops is None else options.count('num_hops', num_hops)
     if isinstance(explanations, Explanation):
         explanations, reach = [explanations], None  # the graph itself costs less than looking for a part of it
     if not isinstance(explanations, Iterable):
@@ -77,138 +78,91 @@ def check(
         raise TypeError(
             f"'explanations' must be an Explanation or several (got {kind}): pass what 'explainer' returned"
         )
-    hidden = None if progress is None else not progress
-    with tqdm(explanations, desc='Checking', disable=hidden, delay=0 if progress else 1) as bar, torch.no_grad():
+    with Run(progress=progress).bar('Checking', 'explanations', explanations) as bar, torch.no_grad():
         found = list(_check_all(explainer, bar, reach))
     if not found:
         raise ValueError("'explanations' must hold at least one explanation (got none): pass what 'explainer' returned")
     return found[0] if len(found) == 1 else _join(found)
 
 
-def _check_all(explainer: Explainer, explanations: Iterable[Explanation], reach: int | None) -> Iterator[Check]:
-    graph = None
-    for explanation in explanations:
-        inputs = inputs_of(explanation)
-        if graph is None or not graph.is_for(*inputs):
-            if graph is not None:
-                yield from graph.flush()
-            graph = _Graph(explainer, explanation, reach)
-        yield from graph.add(explanation)
-    if graph is not None:
-        yield from graph.flush()
-
-
-def inputs_of(explanation: Explanation) -> tuple[Tensor, Any, dict[str, Any]]:
+def graph_of(explanation: Explanation) -> Graph:
     r"""The arguments that the model had."""
     if not isinstance(explanation, Explanation):
         kind = type(explanation).__name__
         raise TypeError(
             f"'explanations' must be an Explanation or several (got {kind}): pass what 'explainer' returned"
         )
-    return explanation.x, explanation.edge_index, {name: explanation.get(name) for name in explanation._model_args}
+    kwargs = {name: explanation.get(name) for name in explanation._model_args}
+    return Graph.of(explanation.x, explanation.edge_index, kwargs)
 
 
-class _Graph:
+def masks_of(explanation: Explanation) -> tuple[Tensor | None, Tensor | None]:
+    r"""The node mask and the edge mask of an explanation, which must have one of them."""
+    node_mask, edge_mask = explanation.get('node_mask'), explanation.get('edge_mask')
+    if node_mask is None and edge_mask is None:
+        raise ValueError(
+            "'explanation' must have a node mask or an edge mask (got neither): pass 'node_mask_type' or "
+            "'edge_mask_type' to the Explainer"
+        )
+    return node_mask, edge_mask
+
+
+def _check_all(explainer: Explainer, explanations: Iterable[Explanation], reach: int | None) -> Iterator[Check]:
+    checker = None
+    for explanation in explanations:
+        graph = graph_of(explanation)
+        if checker is None or not checker.graph.is_same(graph):
+            if checker is not None:
+                yield from checker.flush()
+            checker = _Checker(explainer, explanation, graph, reach)
+        yield from checker.add(explanation)
+    if checker is not None:
+        yield from checker.flush()
+
+
+class _Checker:
     r"""Checks explanations on one graph: those of one node together, those of several on the whole graph."""
 
-    def __init__(self, explainer: Explainer, explanation: Explanation, reach: int | None) -> None:
-        self.explainer = explainer
-        self.x, self.edge_index, self.kwargs = inputs_of(explanation)
-        checks.graph(self.x, self.edge_index, self.kwargs)
+    def __init__(self, explainer: Explainer, explanation: Explanation, graph: Graph, reach: int | None) -> None:
+        self.explainer, self.graph = explainer, graph
         prediction = explanation.get('prediction')
-        self.raw = self._ask(*inputs_of(explanation)) if prediction is None else prediction.detach()
-        self.outputs = self._as_targets(self.raw)
+        self.teacher = Teacher(explainer.model, explainer.model_config, prediction)
+        self.outputs = self.teacher.outputs(graph).values if prediction is not None else self.teacher.under(graph)
+        self.local = Local(self.teacher, graph, self.outputs, reach)
         self.waiting: list[tuple[Explanation, Tensor]] = []
         self.kind: tuple[Any, ...] = ()
-        self.was_local = False  # whether the model was seen to answer on a part of the graph as on the whole
-        self.neighbourhoods = None
-        if reach is not None and is_edge_list(self.edge_index):
-            flow = ExplainerAlgorithm._flow(explainer.model)
-            self.num_hops = reach + 1
-            self.neighbourhoods = Neighbourhoods(self.edge_index, self.x.size(0), flow)
-            self.sizes = self.neighbourhoods.sizes(self.num_hops)
-            self.room = MAX_FEATURES_AT_A_TIME
-
-    def is_for(self, x: Tensor, edge_index: Any, kwargs: dict[str, Any]) -> bool:
-        same = x is self.x and edge_index is self.edge_index and kwargs.keys() == self.kwargs.keys()
-        return same and all(value is self.kwargs[name] for name, value in kwargs.items())
+        self.room = 16 * ENTRIES  # numbers in the masks that wait
 
     def add(self, explanation: Explanation) -> Iterator[Check]:
-        nodes = checks.index(explanation.get('index'), self.x)
-        node_mask, edge_mask = checks.masks(explanation)
-        alone = self.neighbourhoods is None or nodes.numel() != 1
+        nodes = outputs_of(explanation.get('index'), self.graph.num_nodes, self.graph.x.device)
+        node_mask, edge_mask = masks_of(explanation)
+        alone = self.local.num_hops is None or nodes.numel() != 1 or not self.graph.has_edge_order
         kind = (edge_mask is None, None if node_mask is None else node_mask.shape)
         if alone or kind != self.kind:
             yield from self.flush()
             self.kind = kind
-        if alone or self.neighbourhoods is None:
-            yield self._on_graph(explanation, nodes)
+        if alone:
+            kept, removed = (
+                self.teacher.under(self.graph, *masks)[nodes]
+                for masks in ((node_mask, edge_mask), map(_complement, (node_mask, edge_mask)))
+            )
+            yield self._result([explanation], nodes, kept, removed)
             return
         self.waiting.append((explanation, nodes))
-        self.room -= int(self.sizes[nodes]) * self.x.size(1) + self.x.size(0) + self.edge_index.size(1)
+        self.room -= sum(0 if mask is None else mask.numel() for mask in (node_mask, edge_mask))
         if self.room <= 0:
             yield from self.flush()
 
     def flush(self) -> Iterator[Check]:
         r"""Checks what waits to be checked together."""
-        if self.waiting:
-            waiting, self.waiting, self.room = self.waiting, [], MAX_FEATURES_AT_A_TIME
-            check = self._on_subgraphs(waiting)
-            if check is None:
-                self.neighbourhoods = None
-                yield from (self._on_graph(*item) for item in waiting)
-            else:
-                yield check
-
-    def _on_graph(self, explanation: Explanation, nodes: Tensor) -> Check:
-        inputs = (self.x, self.edge_index, self.kwargs)
-        masks = checks.masks(explanation)
-        kept, removed = (self._answers(*inputs, *sides)[nodes] for sides in (masks, map(_complement, masks)))
-        return self._result([explanation], nodes, kept, removed)
-
-    def _on_subgraphs(self, waiting: list[tuple[Explanation, Tensor]]) -> Check | None:
-        r"""Checks explanations of one node each; ``None`` if the model answers otherwise there than on the graph."""
+        if not self.waiting:
+            return
+        waiting, self.waiting, self.room = self.waiting, [], 16 * ENTRIES
         explanations, nodes = [item for item, _ in waiting], torch.cat([node for _, node in waiting])
-        parts = cast(Neighbourhoods, self.neighbourhoods).around(nodes, self.num_hops)
-        inputs = parts.inputs(self.x, self.edge_index.size(1), self.kwargs)
-        masks = [_gather(explanations, 'node_mask', parts.nodes()), _gather(explanations, 'edge_mask', parts.edges())]
-        # Where there is a loop for each node, PyG takes masks by place, and that differs in parts of a graph.
-        if masks[1] is not None and (_is_looped(self.edge_index, self.x) or _is_looped(parts.edge_index, parts.node)):
-            return None
-        try:
-            clean = self._ask(*inputs)[parts.root]
-        except Exception:  # a model that knows the size of its graph; any other error will be seen on the graph, too
-            return None
-        if not is_close(clean, self.raw[nodes]):
-            return None
-        masked = self._ask(*inputs, *masks)[parts.root]
-        if not self._is_local(masked[:1], explanations[0], nodes[:1]):
-            return None
-        kept, removed = self._as_targets(masked), self._answers(*inputs, *map(_complement, masks))[parts.root]
-        return self._result(explanations, nodes, kept, removed)
-
-    def _is_local(self, masked: Tensor, explanation: Explanation, node: Tensor) -> bool:
-        r"""Whether the model answers on the whole graph, under a mask, as on a part of it; asked once a graph."""
-        if not self.was_local:
-            inputs = (self.x, self.edge_index, self.kwargs)
-            self.was_local = is_close(masked, self._ask(*inputs, *checks.masks(explanation))[node])
-        return self.was_local
-
-    def _answers(self, *inputs: Any) -> Tensor:
-        return self._as_targets(self._ask(*inputs))
-
-    def _ask(
-        self,
-        x: Tensor,
-        edge_index: Any,
-        kwargs: dict[str, Any],
-        node_mask: Tensor | None = None,
-        edge_mask: Tensor | None = None,
-    ) -> Tensor:
-        return masked_query(self.explainer.model, x, edge_index, kwargs, node_mask, edge_mask)
-
-    def _as_targets(self, outputs: Tensor) -> Tensor:
-        return to_targets(outputs, self.explainer.model_config, torch.float64, self.x.device)[0]
+        node_mask = _masks_of_questions([item.get('node_mask') for item in explanations])
+        edge_mask = _masks_of_questions([item.get('edge_mask') for item in explanations])
+        answers = self.local.at(torch.cat([nodes, nodes]), node_mask, edge_mask, Run(), 'Checking')
+        yield self._result(explanations, nodes, *answers.split(nodes.numel()))
 
     def _result(self, explanations: list[Explanation], nodes: Tensor, kept: Tensor, removed: Tensor) -> Check:
         before = self.outputs[nodes]
@@ -234,25 +188,26 @@ def graph_unfaithfulness(before: Tensor, after: Tensor) -> Tensor:
     return 1.0 - (-divergence.clamp(min=0.0)).exp()
 
 
-def _is_looped(edge_index: Tensor, nodes: Tensor) -> bool:
-    return int((edge_index[0] == edge_index[1]).sum()) == nodes.size(0)
-
-
 def _complement(mask: Tensor | None) -> Tensor | None:
     return None if mask is None else 1.0 - mask
 
 
-def _gather(explanations: list[Explanation], name: str, ids: Sequence[Tensor]) -> Tensor | None:
-    r"""Each explanation's mask at its own ids, one after the other."""
-    masks = [explanation.get(name) for explanation in explanations]
-    if any(mask is None for mask in masks):
+def _masks_of_questions(masks: list[Tensor | None]) -> MaskOf | None:
+    r"""What keeps each explanation, and then what takes each away, where both are asked about."""
+    if masks[0] is None:
         return None
-    return torch.cat(
-        [
-            mask.expand(i.numel(), -1) if mask.dim() == 2 and mask.size(0) == 1 else mask[i]
-            for mask, i in zip(masks, ids, strict=True)
-        ]
-    )
+
+    def mask_of(ids: Tensor, questions: Tensor) -> Tensor:
+        asked, count = torch.unique_consecutive(questions, return_counts=True)
+        parts = []
+        for question, part in zip(asked.tolist(), ids.split(count.tolist()), strict=True):
+            mask = cast(Tensor, masks[question % len(masks)])
+            is_shared = mask.dim() == 2 and mask.size(0) == 1
+            kept = mask.expand(part.numel(), -1) if is_shared else mask[part]
+            parts.append(kept if question < len(masks) else 1.0 - kept)
+        return torch.cat(parts)
+
+    return mask_of
 
 
 def _join(parts: list[Check]) -> Check:

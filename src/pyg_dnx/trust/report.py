@@ -1,4 +1,4 @@
-r"""Where a surrogate speaks for its model, and how reliable the verdicts on explanations are."""
+r"""How far to trust an explanation at hand, and where a surrogate speaks for its model."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch_geometric.explain import Explainer
+from torch_geometric.explain import Explainer, Explanation
 from torch_geometric.explain.config import ModelMode
 
-from pyg_dnx import options as checks
+from pyg_dnx import options
 from pyg_dnx.distill.surrogate import Report
-from pyg_dnx.explainers.base import Inputs, algorithm_of
-from pyg_dnx.results.certificate import VERDICTS
-from pyg_dnx.trust.certify import certificate_of
-from pyg_dnx.trust.measure import check
+from pyg_dnx.explainers.base import algorithm_of
+from pyg_dnx.graph.graph import Graph
+from pyg_dnx.results.certificate import VERDICTS, Certificate, judge
+from pyg_dnx.scores.attribution import attribute
+from pyg_dnx.scores.question import outputs_of
+from pyg_dnx.trust.measure import check, graph_of, masks_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,6 +26,32 @@ if TYPE_CHECKING:
 DEGREES = (0, 1, 2, 4, 8, 16, 64)  # where the bins start
 CONFIDENCES = (0.0, 0.5, 0.7, 0.9, 0.99)
 _NORMAL_95 = 1.959964
+
+
+def certify(explainer: Explainer, explanation: Explanation) -> Certificate:
+    r"""Says what an explanation is worth, from the surrogate alone: the model is not evaluated if it is cached.
+
+    The exception is ProbeDnX with a ``shortlist``, about which the model is asked again.
+
+    It judges the masks that the explanation has now, after a threshold say, and both if there are two.
+
+    Args:
+        explainer (Explainer): An explainer with an algorithm of this package.
+        explanation (Explanation): What it returned, or an item of what ``explain_nodes`` did.
+    """
+    algorithm, graph = algorithm_of(explainer), graph_of(explanation)
+    teacher, run = algorithm._teacher(explainer.model, graph), algorithm._run()
+    distilled, masks = algorithm._distill(teacher, graph, run), masks_of(explanation)
+    outputs = outputs_of(explanation.get('index'), graph.num_nodes, graph.x.device)
+    with torch.no_grad():
+        question = algorithm._goal.question(distilled, outputs, explanation.get('target'))
+        rule = algorithm._rule(teacher)
+        state = rule.prepare(teacher, graph, distilled, question, run)
+        effects = rule.effects(distilled.decomposition, state, question, run=run)
+        kept = attribute(distilled.decomposition, question, effects, run).masked(graph.x, *masks)
+        trust = effects.trust or distilled.trust(outputs)
+        change = rule.change(distilled, state, question, trust, kept)
+    return judge(distilled, question, trust, change, algorithm.doubt)
 
 
 class Group(NamedTuple):
@@ -122,13 +150,12 @@ def trust_report(
         **kwargs: Further arguments of the model.
     """
     algorithm = algorithm_of(explainer)
-    checks.graph(x, edge_index, kwargs)
-    checks.count('num_checks', num_checks)
-    inputs = Inputs(explainer.model, x, edge_index, kwargs, progress=progress)
-    distilled = algorithm._distill(inputs)
+    graph = Graph.of(x, edge_index, kwargs)
+    options.count('num_checks', num_checks)
+    distilled = algorithm._distill(algorithm._teacher(explainer.model, graph), graph, algorithm._run(progress))
     nodes = torch.arange(x.size(0), device=x.device)
     trust, regression = distilled.trust(nodes), explainer.model_config.mode == ModelMode.regression
-    values = trust['surrogate_agreement'].double(), trust['distillation_error'].double()
+    values = trust.surrogate_agreement.double(), trust.distillation_error.double()
 
     in_degree = distilled.decomposition.operator.length - 1  # without the self-loop
     by_degree = _groups(_bins(in_degree, DEGREES), [_span(DEGREES, b) for b in range(len(DEGREES))], *values)
@@ -148,7 +175,7 @@ def trust_report(
     explained = algorithm.explain_nodes(
         explainer.model, x, edge_index, index=sample, target=target, progress=progress, **kwargs
     )
-    certificates = [certificate_of(explanation, algorithm, inputs, distilled) for explanation in explained]
+    certificates = [certify(explainer, explanation) for explanation in explained]
     verdict = torch.cat([certificate.verdict for certificate in certificates])
     measured = check(explainer, explained, progress=progress)
     if measured.fidelity_minus is None:

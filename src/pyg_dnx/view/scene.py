@@ -12,8 +12,9 @@ from torch_geometric.data import HeteroData
 from torch_geometric.explain.config import ModelTaskLevel
 from torch_geometric.utils import coalesce, is_torch_sparse_tensor, scatter, to_edge_index
 
-from pyg_dnx import options as checks
+from pyg_dnx import options
 from pyg_dnx.graph.operator import is_edge_list
+from pyg_dnx.scores.question import outputs_of
 
 
 class Folded(NamedTuple):
@@ -69,9 +70,9 @@ def scene_of(explanation: Any, index: Any = None, num_hops: int | None = None, m
             all nodes with a nonzero mask, which are those that :meth:`threshold` leaves)
         max_nodes (int): Show the explained nodes and those with the highest ``|score|``, at most so many in all.
     """
-    checks.count('max_nodes', max_nodes)
+    options.count('max_nodes', max_nodes)
     if num_hops is not None:
-        checks.count('num_hops', num_hops, least=0)
+        options.count('num_hops', num_hops, least=0)
     edge_index, num_nodes = _graph(explanation)
     score, score_name, is_masked = _scores(explanation, edge_index, num_nodes)
     root = _explained(explanation, index, num_nodes)
@@ -160,7 +161,7 @@ def _explained(explanation: Any, index: Any, num_nodes: int) -> Tensor:
             index = explanation.get('index')
     if index is None:
         return torch.zeros(0, dtype=torch.long, device='cpu')
-    return checks.index(index, torch.empty(num_nodes, 0, device='cpu'))
+    return outputs_of(index, num_nodes, torch.device('cpu'))
 
 
 def _hops(root: Tensor, edge_index: Tensor, num_hops: int | None, wanted: Tensor) -> Tensor:

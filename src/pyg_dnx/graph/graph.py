@@ -1,0 +1,129 @@
+r"""A graph with the arguments that the model takes, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.utils import is_torch_sparse_tensor
+
+from pyg_dnx.graph.operator import Operator, is_edge_list, normalized_adjacency
+from pyg_dnx.run import ENTRIES
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    r"""The arguments of a model: ``model(x, edge_index, **kwargs)``.
+
+    Args:
+        x: The features [N, F].
+        edge_index: The edges [2, E], or a sparse adjacency matrix.
+        kwargs: Further arguments of the model; ``edge_weight`` is the only one that the operator takes.
+    """
+
+    x: Tensor
+    edge_index: Any
+    kwargs: dict[str, Any]
+    operators: dict[tuple[str, torch.dtype], Operator] = field(default_factory=dict, repr=False)  # those known
+
+    @staticmethod
+    def of(x: Any, edge_index: Any, kwargs: dict[str, Any]) -> Graph:
+        r"""Checks shapes and types, in constant time."""
+        _check_shapes(x, edge_index, kwargs)
+        return Graph(x, edge_index, kwargs)
+
+    @property
+    def num_nodes(self) -> int:
+        return self.x.size(0)
+
+    @property
+    def has_edge_order(self) -> bool:
+        r"""Whether the edges have an order, so that an edge mask can be given for them."""
+        return is_edge_list(self.edge_index)
+
+    def call(self, model: torch.nn.Module, x: Tensor | None = None) -> Any:
+        r"""What the model returns, for other features ``x`` if they are given."""
+        return model(self.x if x is None else x, self.edge_index, **self.kwargs)
+
+    def operator(self, flow: str, dtype: torch.dtype) -> Operator:
+        r"""The operator of the graph, built once."""
+        if (flow, dtype) not in self.operators:
+            weight = self.kwargs.get('edge_weight')
+            built = normalized_adjacency(self.edge_index, weight, self.num_nodes, dtype, flow)
+            self.operators[flow, dtype] = built
+        return self.operators[flow, dtype]
+
+    def is_same(self, other: Graph) -> bool:
+        r"""Whether all arguments are the same objects."""
+        same = self.x is other.x and self.edge_index is other.edge_index and self.kwargs.keys() == other.kwargs.keys()
+        return same and all(value is other.kwargs[name] for name, value in self.kwargs.items())
+
+    def check_content(self) -> None:
+        r"""Checks the contents, in one pass over them."""
+        x, edge_index, edge_weight = self.x, self.edge_index, self.kwargs.get('edge_weight')
+        parts = x.split(max(1, ENTRIES // (8 * x.size(1))))
+        bad = sum(int((~part.isfinite()).any(dim=1).sum()) for part in parts)
+        if bad > 0:
+            raise ValueError(
+                f"'x' must be finite (got NaN or infinity at {bad} of {x.size(0)} nodes): impute or drop them"
+            )
+        if not self.has_edge_order:
+            return
+        if edge_index.size(1) > 0:
+            low, high = int(edge_index.min()), int(edge_index.max())
+            if low < 0 or high >= x.size(0):
+                raise IndexError(
+                    f"'edge_index' must hold node ids from 0 to {x.size(0) - 1}, as 'x' has {x.size(0)} nodes (got ids "
+                    f'from {low} to {high}): pass the features of all nodes'
+                )
+        if edge_weight is None:
+            return
+        if not isinstance(edge_weight, Tensor) or edge_weight.numel() != edge_index.size(1) or edge_weight.is_complex():
+            got = list(edge_weight.shape) if isinstance(edge_weight, Tensor) else type(edge_weight).__name__
+            raise ValueError(
+                f"'edge_weight' must be a tensor of shape [{edge_index.size(1)}], one number an edge (got {got}): pass "
+                f"what has several numbers an edge as 'edge_attr'"
+            )
+        if not bool(edge_weight.isfinite().all()):
+            raise ValueError("'edge_weight' must be finite (got NaN or infinity): drop those edges")
+
+
+def _check_shapes(x: Any, edge_index: Any, kwargs: dict[str, Any]) -> None:
+    if isinstance(x, dict) or isinstance(edge_index, dict):
+        raise TypeError(
+            "'x' and 'edge_index' must be those of a homogeneous graph (got a dict): convert the data with "
+            "'HeteroData.to_homogeneous', and wrap the model accordingly"
+        )
+    if not isinstance(x, Tensor) or x.layout != torch.strided or x.is_complex():
+        kind = f'{x.layout} of {x.dtype}' if isinstance(x, Tensor) else type(x).__name__
+        raise TypeError(f"'x' must be a dense tensor of real numbers (got {kind}): pass x.to_dense(), say")
+    if x.dim() != 2 or x.size(0) == 0 or x.size(1) == 0:
+        raise ValueError(
+            f"'x' must have shape [N, F] with at least one node and one feature (got {list(x.shape)}): pass x[:, None] "
+            f'for a single feature, and constant features if there are none'
+        )
+    if is_edge_list(edge_index):
+        if edge_index.dim() != 2 or edge_index.size(0) != 2:
+            raise ValueError(f"'edge_index' must have shape [2, E] (got {list(edge_index.shape)}): transpose it, say")
+        if edge_index.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"'edge_index' must hold node ids (got {edge_index.dtype}): pass edge_index.long()")
+    elif is_torch_sparse_tensor(edge_index) or hasattr(edge_index, 'coo'):
+        if (edge_index.size(0), edge_index.size(1)) != (x.size(0), x.size(0)):
+            size = [edge_index.size(0), edge_index.size(1)]
+            raise ValueError(
+                f"'edge_index' must be a matrix of shape {[x.size(0)] * 2}, as 'x' has it (got {size}): pass the "
+                f'features and the matrix of one graph'
+            )
+        if kwargs.get('edge_weight') is not None:
+            raise ValueError("'edge_weight' must be None if 'edge_index' is a matrix (got both): put it in the matrix")
+    else:
+        raise TypeError(
+            f"'edge_index' must be a tensor [2, E] or a sparse adjacency matrix (got {type(edge_index).__name__}): "
+            f"see the documentation's table of inputs"
+        )
+    if isinstance(edge_index, Tensor) and edge_index.device != x.device:
+        raise ValueError(
+            f"'edge_index' must be on the device of 'x', {x.device} (got {edge_index.device}): move one of them"
+        )

@@ -1,0 +1,67 @@
+r"""Which nodes each output of a model is made from, as the first row of the walk back through the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pyg_dnx.graph.graph import Graph
+from pyg_dnx.graph.rows import Rows, unit_rows
+
+
+@dataclass(frozen=True, eq=False)
+class Readout:
+    r"""The matrices :math:`R_e` [O, N]: how much each node counts for end e of an output.
+
+    Args:
+        num_outputs: How many outputs there are, O.
+        rows: The rows of all :math:`R_e`, end by end, [ends · O]; ``None`` if each node is an output of its own.
+        ends: How many ends an output has.
+    """
+
+    num_outputs: int
+    rows: Rows | None = None
+    ends: int = 1
+
+    def of(self, outputs: Tensor, end: int = 0) -> Rows:
+        r"""The rows of :math:`R_e` for some ``outputs`` [B]."""
+        return unit_rows(outputs) if self.rows is None else self.rows.take(outputs + end * self.num_outputs)
+
+    def apply(self, signal: Tensor) -> list[Tensor]:
+        r"""What a ``signal`` [N, D] comes to at each end of all outputs, [O, D] each."""
+        if self.rows is None:
+            return [signal]
+        return list(self.rows.apply(signal).split(self.num_outputs))
+
+    def start(self, outputs: Tensor, signals: list[Tensor]) -> tuple[Tensor, Tensor]:
+        r"""The nodes that some outputs are made from, distinct and ascending, and :math:`\sum_e R_e^\top D_e` there.
+
+        Args:
+            outputs: The outputs [B].
+            signals: :math:`D_e` at these outputs, [B, D] for each end.
+        """
+        parts = [self.of(outputs, end) for end in range(self.ends)]
+        column = torch.cat([part.column for part in parts])
+        signal = torch.cat(
+            [
+                signal if self.rows is None else signal.repeat_interleave(part.length, dim=0) * part.value[:, None]
+                for part, signal in zip(parts, signals, strict=True)
+            ]
+        )
+        nodes, merged = torch.unique(column, return_inverse=True)
+        return nodes, signal.new_zeros(nodes.numel(), signal.size(1)).index_add_(0, merged, signal)
+
+
+def _node_readout(graph: Graph, num_outputs: int) -> Readout:
+    return Readout(graph.num_nodes)
+
+
+READOUTS: dict[str, Callable[[Graph, int], Readout]] = {'node': _node_readout}
+
+
+def readout_of(graph: Graph, level: str, num_outputs: int) -> Readout:
+    r"""Which nodes each of ``num_outputs`` outputs is made from, at a task level."""
+    return READOUTS[level](graph, num_outputs)

@@ -1,0 +1,97 @@
+r"""What is said where an explanation is not to be trusted."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+from torch import Tensor
+
+from pyg_dnx.distill.distill import Distilled, Trust
+
+SHARE_TO_WARN = 0.1  # of explained outputs
+_NOT_THE_USER = {'pyg_dnx', 'torch', 'torch_geometric'}
+
+
+class SurrogateWarning(UserWarning):
+    r"""The surrogate does not speak for the model here."""
+
+
+def _level_of_user() -> int:
+    r"""The stack level, for the caller's warning, of the first frame that is the user's."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get('__name__', '').split('.')[0] in _NOT_THE_USER:
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def warn_if_not_converged(distilled: Distilled) -> None:
+    r"""Warns if the solver stopped short of the optimum."""
+    report = distilled.surrogate.report
+    if not report.converged:
+        _warn(
+            f'The distillation did not converge (solver {report.solver!r}, ridge {report.ridge:g}), so that scores may '
+            f"change with the slightest change of the model: pass a larger 'ridge', or rescale 'x'"
+        )
+
+
+def warn_about_missing_probes() -> None:
+    r"""Warns that scores are not ProbeDnX's."""
+    _warn(
+        "ProbeDnX without probes scores nodes as FastDnX with score='target' does: pass a larger 'num_probes', and the "
+        "'model' or its 'probe_outputs'"
+    )
+
+
+def warn_about_randomness() -> None:
+    r"""Warns that the model does not repeat its predictions."""
+    _warn(
+        "'model' gave other predictions when it was evaluated again on the same inputs, so that its explanations "
+        'describe one draw of many: make it deterministic in evaluation mode'
+    )
+
+
+def warn_if_doubtful(trust: Trust, distilled: Distilled, nodes: Tensor, doubt: float, has_target: bool) -> None:
+    r"""Warns if more than a tenth of the explanations are not explained, or doubtful whatever their masks are."""
+    agreement, bias_decides, error = trust.surrogate_agreement, trust.bias_decides, trust.distillation_error
+    limit = 0.5 * doubt * distilled.unit
+    # Most explanations are of one node, where reductions would only cost time.
+    worst = (agreement, bias_decides, error)
+    if nodes.numel() > 1:
+        worst = (agreement.all(), bias_decides.any(), error.max())
+    if bool(worst[0]) and not bool(worst[1]) and float(worst[2]) <= limit:
+        return
+    disagrees, errs = ~agreement, error > limit
+    report, num_hops = distilled.surrogate.report, distilled.surrogate.num_hops
+    if trust.probe_r2 is not None:
+        if _share(disagrees) > SHARE_TO_WARN:
+            _warn("Probes don't explain the model where 'probe_r2' is not positive. Try more 'num_probes'.")
+        elif _share(error > 2.0 * limit) > SHARE_TO_WARN:
+            _warn(
+                f"Explanations are doubtful where 'distillation_error' is above {2.0 * limit:g}. Try more 'num_probes'."
+            )
+        return
+    remedy = (
+        f"another 'num_hops' (got {num_hops}), 'auto' among them, a lower 'ridge' (got {report.ridge:g}), or ProbeDnX"
+    )
+    if _share(disagrees) > SHARE_TO_WARN:
+        where = f'node {int(nodes[0])}' if nodes.numel() == 1 else f'{int(disagrees.sum())} of {nodes.numel()} nodes'
+        _warn(
+            f'The surrogate disagrees with the model at {where}, so that this explanation may not speak for the model '
+            f'(agreement on the whole graph: {report.agreement:.1%}). Try {remedy}.'
+        )
+    elif _share(errs) > SHARE_TO_WARN:  # no numbers of this node, so that Python shows it once
+        _warn(f"Explanations are doubtful where 'distillation_error' is above {limit:g}. Try {remedy}.")
+    elif not has_target and _share(bias_decides) > SHARE_TO_WARN:
+        _warn(
+            "Explanations are doubtful where 'bias_decides': the surrogate's class comes from its bias, and scores may "
+            "point to another one. Try score='target'."
+        )
+
+
+def _share(flags: Tensor) -> float:
+    return float(flags.double().mean())
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, SurrogateWarning, stacklevel=_level_of_user())
