@@ -21,7 +21,7 @@ from pyg_dnx.distill.surrogate import Surrogate
 from pyg_dnx.graph.filters import Taps
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.operator import Operator
-from pyg_dnx.graph.readout import Readout, readout_of
+from pyg_dnx.graph.readout import Readout
 from pyg_dnx.graph.rows import Rows, Step, inner_products, pull_back, rows_of, runs
 
 MAX_TABLE_SIZE = 2**22  # numbers in the tables of one graph
@@ -116,6 +116,12 @@ class Decomposition:
     def logits(self) -> Tensor:
         r""":math:`Z` [O, C]."""
         return self.evidence + self.surrogate.bias
+
+    def weights(self, num_features: int, nodes: Tensor) -> Iterator[tuple[int, Tensor | None, Tensor]]:
+        r"""Yields which hidden signal each block of weights makes, the scale of its features [n, 1], and it, [F, C]."""
+        scale, copies = self.readout.scale, self.readout.num_copies
+        for n, weight in enumerate(self.surrogate.weight.split(num_features)):
+            yield n // copies, None if scale is None else scale[nodes, n % copies, None].to(weight.dtype), weight
 
     def start(self, outputs: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
         r"""Where the walks back from some outputs start: nodes [n], ascending, and :math:`B_0 = R^\top D` there."""
@@ -269,21 +275,26 @@ class Decomposition:
         mask = node_mask if node_mask.size(0) == 1 else node_mask[nodes]
         if node_mask.size(1) == 1:
             return tuple(hidden[nodes] * mask.to(hidden.dtype) for hidden in self.hidden)
-        return hidden_signals(x[nodes].detach() * mask, self.surrogate)
+        scale = self.readout.scale
+        return hidden_signals(x[nodes].detach() * mask, self.surrogate, None if scale is None else scale[nodes])
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if not name.endswith('_table')}
 
 
-def decompose(surrogate: Surrogate, graph: Graph, evidence: Tensor | None = None) -> Decomposition:
+def decompose(surrogate: Surrogate, graph: Graph, readout: Readout, evidence: Tensor | None = None) -> Decomposition:
     r"""The surrogate on one graph; ``evidence`` is :math:`Z - b`, if it is known."""
     operator = graph.operator(surrogate.flow, surrogate.weight.dtype)
-    readout = readout_of(graph, 'node', graph.num_nodes)
-    return Decomposition(surrogate, operator, readout, surrogate.taps, hidden_signals(graph.x, surrogate), evidence)
+    hidden = hidden_signals(graph.x, surrogate, readout.scale)
+    return Decomposition(surrogate, operator, readout, surrogate.taps, hidden, evidence)
 
 
-def hidden_signals(x: Tensor, surrogate: Surrogate) -> tuple[Tensor, ...]:
-    r""":math:`X \Theta_t` for each t, [N, C] each."""
-    weights = surrogate.weight.split(x.size(1))
+def hidden_signals(x: Tensor, surrogate: Surrogate, scale: Tensor | None = None) -> tuple[Tensor, ...]:
+    r""":math:`X \Theta_t` for each t, [N, C] each, summed over copies of features if these have a ``scale`` [N, P]."""
+    weights, copies = surrogate.weight.split(x.size(1)), 1 if scale is None else scale.size(1)
     parts = [[part.to(weight.dtype) @ weight for weight in weights] for part in x.detach().split(ROWS_AT_A_TIME)]
-    return tuple(column[0] if len(column) == 1 else torch.cat(column) for column in zip(*parts, strict=True))
+    signals = [column[0] if len(column) == 1 else torch.cat(column) for column in zip(*parts, strict=True)]
+    if scale is not None:
+        signals = [signal * scale[:, n % copies, None].to(signal.dtype) for n, signal in enumerate(signals)]
+        signals = [torch.stack(signals[n : n + copies]).sum(dim=0) for n in range(0, len(signals), copies)]
+    return tuple(signals)

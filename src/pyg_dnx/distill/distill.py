@@ -25,13 +25,17 @@ from pyg_dnx.distill.solvers import (
 )
 from pyg_dnx.distill.surrogate import Report, Surrogate
 from pyg_dnx.graph.features import Features, propagate
+from pyg_dnx.graph.filters import FILTERS
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.operator import Operator
+from pyg_dnx.graph.readout import Readout, readout_of
 from pyg_dnx.run import ENTRIES, Run
-from pyg_dnx.teacher.probes import NUM_FIXED_MASKS, probe_masks
+from pyg_dnx.teacher.probes import NUM_FIXED_MASKS, masks_of_parts, probe_masks
 from pyg_dnx.teacher.teacher import Answers, Teacher
 
 DEFAULT_RIDGE = 1e-5
+DEFAULT_RIDGE_OF_GRAPHS = 1e-4
+NUM_OWN_MASKS = 64  # of a graph that is distilled by itself
 HELD_OUT_SHARE = 0.2
 MAX_NODES_TO_CHOOSE_HOPS = 2**16
 MAX_HOPS_OF_UNKNOWN_MODEL = 3
@@ -46,6 +50,7 @@ class Recipe:
     ridge: float = DEFAULT_RIDGE
     filter: str = 'sgc'
     num_masks: int = 0  # under which the model is asked, too; with none, the distillation is the paper's
+    how: str = 'features'  # what is taken away under a mask
 
     def candidates(self, reach: int | None) -> tuple[int, ...]:
         r"""The candidates for the number of hops, for a model that looks ``reach`` far; held-out nodes decide."""
@@ -228,7 +233,75 @@ def distill(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Distill
         num_masks=recipe.num_masks,
     )
     surrogate = Surrogate(fit.weight.to(dtype), fit.bias.to(dtype), num_hops, report, teacher.flow)
-    return Distilled(decompose(surrogate, graph, evidence.to(dtype)), answers)
+    return Distilled(decompose(surrogate, graph, Readout(graph.num_nodes), evidence.to(dtype)), answers)
+
+
+def place(surrogate: Surrogate, teacher: Teacher, graph: Graph) -> Distilled:
+    r"""A surrogate on another graph than those it was distilled on, beside what the model says there."""
+    answers = teacher.outputs(graph)
+    readout = readout_of(graph, teacher.level, answers.values.size(0))
+    return Distilled(decompose(surrogate, graph, readout), answers)
+
+
+def distill_graphs(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Surrogate:
+    r"""Distils a model of graphs on a batch of them, and on copies without some of their nodes, by least squares.
+
+    The graphs as they are have half of the mass, and their copies the other half.
+    """
+    start = time.perf_counter()
+    answers, regression = teacher.outputs(graph), teacher.config.mode == ModelMode.regression
+    targets = answers.values
+    readout, num_hops = readout_of(graph, teacher.level, targets.size(0)), recipe.candidates(teacher.reach)[-1]
+    operator = graph.operator(teacher.flow, torch.float64)
+    num_masks = max(1, recipe.num_masks) if targets.size(0) > 1 else max(NUM_OWN_MASKS, recipe.num_masks)
+    masks = masks_of_parts(graph.num_nodes, num_masks, readout.parts)
+    probes = teacher.probe(graph, masks, run, how=recipe.how)
+    x, taps = graph.x.detach().double(), FILTERS[recipe.filter](num_hops)
+
+    def features(mask: Tensor) -> Tensor:
+        kept = x * mask.to(x.device)[:, None]
+        copies = [kept] if readout.scale is None else [kept * scale[:, None] for scale in readout.scale.T]
+        signals, found = torch.cat(copies, dim=1), []
+        for k in range(num_hops + 1):
+            signals = signals if k == 0 else operator @ signals
+            if any(row[k] for row in taps):
+                found.append((k, readout.apply(signals)[0]))
+        return torch.cat([sum((row[k] * part for k, part in found), torch.zeros_like(found[0][1])) for row in taps], 1)
+
+    full, shift = features(masks[0]), 0.0 if regression else 1.0 / targets.size(1)
+    spread = full.std(dim=0, correction=0) if full.size(0) > 1 else full[0].abs()
+    spread = torch.where(spread > 1e-12 * spread.max().clamp(min=1e-30), spread, 1.0)
+    parts = [(Features.of(full / spread), targets.double() - shift)] * num_masks
+    parts += [
+        (Features.of(features(mask) / spread), probe - shift)
+        for mask, probe in zip(masks[NUM_FIXED_MASKS:], probes, strict=True)
+    ]
+    fit = fit_stacked(parts, 2 * num_masks * targets.size(0), recipe.ridge)
+    weight = fit.weight / spread[:, None]
+    loss, agreement = _quality(full @ weight + fit.bias, targets, regression, True, run.entries)
+    dtype = torch.promote_types(graph.x.dtype, torch.float32)
+    report = Report(
+        kl=loss,
+        agreement=agreement,
+        seconds=time.perf_counter() - start,
+        solver=fit.solver,
+        ridge=recipe.ridge,
+        converged=fit.converged,
+        num_nodes=graph.num_nodes,
+        mode=teacher.config.mode.value,
+        num_masks=num_masks,
+    )
+    options = {'filter': recipe.filter, 'level': teacher.level}
+    return Surrogate(weight.to(dtype), fit.bias.to(dtype), num_hops, report, teacher.flow, **options)
+
+
+def no_surrogate(teacher: Teacher, graph: Graph, recipe: Recipe, num_classes: int) -> Surrogate:
+    r"""A surrogate without weights, for explainers that go by what the model answers alone."""
+    dtype, num_hops = torch.promote_types(graph.x.dtype, torch.float32), recipe.candidates(teacher.reach)[-1]
+    weight = torch.zeros(2 * graph.x.size(1), num_classes, dtype=dtype, device=graph.x.device)
+    nan = float('nan')
+    report = Report(nan, nan, 0.0, 'none', recipe.ridge, True, graph.num_nodes, teacher.config.mode.value, None, 1)
+    return Surrogate(weight, weight[0], num_hops, report, teacher.flow, level=teacher.level)
 
 
 def _held_out_loss(

@@ -11,6 +11,7 @@ from torch import Tensor
 from pyg_dnx import files
 from pyg_dnx.graph.filters import FILTERS, Taps
 from pyg_dnx.graph.graph import Graph
+from pyg_dnx.graph.readout import readout_of
 
 if TYPE_CHECKING:
     from pyg_dnx.distill.decomposition import Decomposition
@@ -68,6 +69,8 @@ class Surrogate:
         flow (str): The direction of messages, as in :class:`~torch_geometric.nn.MessagePassing`.
         filter (str): Which powers of :math:`\tilde{A}` there are: ``'sgc'`` has the last one, ``'sign'`` each with
             weights of its own, ``'ppr'`` all with one weight, as personalised PageRank mixes them.
+        level (str): What it has logits of, ``'node'`` or ``'graph'``. Of graphs, the weights of features' means are
+            followed by those of their sums, [2·T·F, C].
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Surrogate:
         flow: str = 'source_to_target',
         *,
         filter: str = 'sgc',
+        level: str = 'node',
     ) -> None:
         self.weight = weight
         self.bias = bias
@@ -86,22 +90,30 @@ class Surrogate:
         self.report = report
         self.flow = flow
         self.filter = filter
+        self.level = level
 
     @property
     def taps(self) -> Taps:
         r"""How much each tap of the filter takes of each weight, [T, L + 1]."""
         return FILTERS[self.filter](self.num_hops)
 
-    def __call__(self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
-        r"""Returns the logits [N, C], in the surrogate's own precision."""
-        num_features = self.weight.size(0) // len(self.taps)
+    @property
+    def num_features(self) -> int:
+        r"""How many features a node has."""
+        return self.weight.size(0) // (len(self.taps) * (2 if self.level == 'graph' else 1))
+
+    def __call__(
+        self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None, batch: Tensor | None = None
+    ) -> Tensor:
+        r"""Returns the logits [N, C], or those of each graph of ``batch``, in the surrogate's own precision."""
+        num_features = self.num_features
         if not isinstance(x, Tensor) or x.dim() != 2 or x.size(1) != num_features:
             got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ValueError(
                 f"'x' must be a tensor of shape [N, {num_features}] (got {got}): pass the features of the graph "
                 f'that the surrogate was distilled on, or of one like it'
             )
-        graph = Graph.of(x, edge_index, {'edge_weight': edge_weight})
+        graph = Graph.of(x, edge_index, {'edge_weight': edge_weight, 'batch': batch})
         graph.check_content()
         return self.on(graph).logits
 
@@ -109,7 +121,8 @@ class Surrogate:
         r"""The surrogate on one graph."""
         from pyg_dnx.distill.decomposition import decompose
 
-        return decompose(self, graph)
+        num_graphs = int(graph.batch.max()) + 1 if self.level == 'graph' else graph.num_nodes
+        return decompose(self, graph, readout_of(graph, self.level, num_graphs))
 
     def outputs(self, logits: Tensor) -> Tensor:
         r"""What ``logits`` [..., C] say of the model: class probabilities, or regression outputs.
@@ -124,7 +137,7 @@ class Surrogate:
     def to(self, device: torch.device | str) -> Surrogate:
         r"""Returns the surrogate on another device."""
         parts = self.weight.to(device), self.bias.to(device), self.num_hops, self.report, self.flow
-        return Surrogate(*parts, filter=self.filter)
+        return Surrogate(*parts, filter=self.filter, level=self.level)
 
     def save(self, path: files.Path) -> None:
         r"""Writes the surrogate to a file that :meth:`load` reads without running any code in it."""
@@ -143,6 +156,7 @@ class Surrogate:
             'num_hops': self.num_hops,
             'flow': self.flow,
             'filter': self.filter,
+            'level': self.level,
             'report': asdict(self.report),
         }
 

@@ -43,6 +43,24 @@ class Graph:
         r"""Whether the edges have an order, so that an edge mask can be given for them."""
         return is_edge_list(self.edge_index)
 
+    @property
+    def batch(self) -> Tensor:
+        r"""The graph that each node is part of, [N]; all are part of one if the model isn't told otherwise."""
+        batch = self.kwargs.get('batch')
+        return torch.zeros(self.num_nodes, dtype=torch.long, device=self.x.device) if batch is None else batch
+
+    def kind_of(self, name: str, num_graphs: int | None = None) -> str | None:
+        r"""What each row of an argument is about, ``'node'``, ``'edge'`` or ``'graph'``; else ``None``."""
+        value = self.kwargs[name]
+        if not isinstance(value, Tensor) or value.dim() == 0:
+            return None
+        size, num_edges = value.size(0), self.edge_index.size(1)
+        if size == num_edges and (num_edges != self.num_nodes or 'edge' in name) and 'label' not in name:
+            return 'edge'
+        if size == self.num_nodes:
+            return 'node'
+        return 'graph' if size == num_graphs else None
+
     def call(self, model: torch.nn.Module, x: Tensor | None = None) -> Any:
         r"""What the model returns, for other features ``x`` if they are given."""
         return model(self.x if x is None else x, self.edge_index, **self.kwargs)

@@ -20,11 +20,21 @@ class Readout:
         num_outputs: How many outputs there are, O.
         rows: The rows of all :math:`R_e`, end by end, [ends · O]; ``None`` if each node is an output of its own.
         ends: How many ends an output has.
+        parts: The output that each node is part of, [N], where outputs share no node.
+        scale: By how much features count in each of their copies, [N, P]; one copy of them as they are, if ``None``. Of
+            a graph these are 1 and its size, so that means and sums of features are means of both copies.
     """
 
     num_outputs: int
     rows: Rows | None = None
     ends: int = 1
+    parts: Tensor | None = None
+    scale: Tensor | None = None
+
+    @property
+    def num_copies(self) -> int:
+        r"""How many copies of the features there are."""
+        return 1 if self.scale is None else self.scale.size(1)
 
     def of(self, outputs: Tensor, end: int = 0) -> Rows:
         r"""The rows of :math:`R_e` for some ``outputs`` [B]."""
@@ -59,7 +69,30 @@ def _node_readout(graph: Graph, num_outputs: int) -> Readout:
     return Readout(graph.num_nodes)
 
 
-READOUTS: dict[str, Callable[[Graph, int], Readout]] = {'node': _node_readout}
+def _graph_readout(graph: Graph, num_outputs: int) -> Readout:
+    batch = graph.batch
+    size = torch.bincount(batch, minlength=num_outputs)
+    if size.numel() != num_outputs:
+        raise ValueError(
+            f"'model' must return one row a graph of 'batch', {size.numel()} of them (got {num_outputs}): pass the "
+            f"'batch' that its outputs are of"
+        )
+    column = batch.argsort(stable=True)
+    share = size.double().clamp(min=1.0).reciprocal().repeat_interleave(size)
+    scale = torch.ones(graph.num_nodes, 2, dtype=torch.float64, device=batch.device)
+    scale[:, 1] = size[batch]
+    return Readout(num_outputs, Rows(size, column, share), parts=batch, scale=scale)
+
+
+READOUTS: dict[str, Callable[[Graph, int], Readout]] = {'node': _node_readout, 'graph': _graph_readout}
+
+
+def num_outputs(graph: Graph, level: str) -> int:
+    r"""How many outputs a model of a task level has."""
+    if level == 'node':
+        return graph.num_nodes
+    batch = graph.kwargs.get('batch')
+    return 1 if batch is None else int(batch.max()) + 1
 
 
 def readout_of(graph: Graph, level: str, num_outputs: int) -> Readout:

@@ -23,14 +23,12 @@ class Subgraphs(NamedTuple):
 
     def graph(self, whole: Graph) -> Graph:
         r"""The copies as one graph, given the whole; tensors with a row for each node or edge follow."""
-        parts, num_edges = {}, whole.edge_index.size(1)
-        for name, value in whole.kwargs.items():
-            ids = None
-            if isinstance(value, Tensor) and value.dim() > 0:
-                by_edge = value.size(0) == num_edges and (num_edges != whole.num_nodes or 'edge' in name)
-                ids = self.edge if by_edge else self.node if value.size(0) == whole.num_nodes else None
-            parts[name] = value if ids is None else value[ids]
-        return Graph(whole.x[self.node], self.edge_index, parts)
+        rows = {'node': self.node, 'edge': self.edge}
+        kwargs = {
+            name: value if (kind := whole.kind_of(name)) is None else value[rows[kind]]
+            for name, value in whole.kwargs.items()
+        }
+        return Graph(whole.x[self.node], self.edge_index, kwargs)
 
 
 class Neighbourhoods:

@@ -31,7 +31,9 @@ def build(
 ) -> Explanation:
     r"""Explains outputs jointly, by masks and signed scores, and says how far to trust what stands for the model."""
     attribution, x = attribute(decomposition, question, effects), graph.x
-    inside = attribution.neighbourhood
+    inside, parts = attribution.neighbourhood, decomposition.readout.parts
+    if question.outputs.numel() == 1:
+        parts = None
     dtype = x.dtype if x.dtype.is_floating_point else torch.float32
     scores = attribution.node_scores()
     node_score = scores.new_zeros(x.size(0)).index_copy_(0, inside, scores)
@@ -39,16 +41,17 @@ def build(
     node_score = found['node_score']
 
     if view.node_mask_type == MaskType.object:
-        found['node_mask'] = to_mask(found['node_score'], inside, view.mask, dtype)[:, None]
+        found['node_mask'] = to_mask(found['node_score'], inside, view.mask, dtype, parts)[:, None]
     elif view.node_mask_type == MaskType.attributes:
         attribute_scores = attribution.attribute_scores(x.detach())
         found['node_score'] = attribute_scores.new_zeros(x.shape).index_copy_(0, inside, attribute_scores)
-        found['node_mask'] = to_mask(found['node_score'], inside, view.mask, dtype)
+        found['node_mask'] = to_mask(found['node_score'], inside, view.mask, dtype, parts)
     elif view.node_mask_type == MaskType.common_attributes:
         found['feature_score'] = attribution.feature_scores(x.detach())
         found['node_mask'] = to_mask(found['feature_score'], None, view.mask, dtype)[None]
 
     if view.edge_mask_type is not None:
         found['edge_score'], inside = attribution.edge_scores(graph.edge_index, view.edge_score, node_score)
-        found['edge_mask'] = to_mask(found['edge_score'], inside, view.mask, dtype)
+        edge_parts = None if parts is None else parts[graph.edge_index[0]]
+        found['edge_mask'] = to_mask(found['edge_score'], inside, view.mask, dtype, edge_parts)
     return Explanation().update(found)  # as Explanation(**found), in half the time

@@ -222,7 +222,7 @@ class NodeExplanations:
         if x is not None:
             request = explanations._request
             surrogate, num_nodes = request.surrogate, request.num_nodes
-            graph, num_features = Graph.of(x, edge_index, kwargs), surrogate.weight.size(0) // len(surrogate.taps)
+            graph, num_features = Graph.of(x, edge_index, kwargs), surrogate.num_features
             graph.check_content()
             if x.shape != (num_nodes, num_features):
                 raise ValueError(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -111,15 +112,18 @@ class _Along(Attribution):
         return scores[0] if len(scores) == 1 else torch.stack(scores).sum(dim=0)
 
     def attribute_scores(self, x: Tensor) -> Tensor:
-        values, total = x[self.neighbourhood], None
-        for weight, signal in zip(self.decomposition.surrogate.weight.split(x.size(1)), self.signals, strict=True):
-            part = values.to(weight.dtype) * (signal @ weight.T)
+        signals, total = self.signals, None
+        for t, scale, weight in self.decomposition.weights(x.size(1), self.neighbourhood):
+            part = x[self.neighbourhood].to(weight.dtype) * (signals[t] @ weight.T)
+            part = part if scale is None else part * scale
             total = part if total is None else total + part
-        return torch.zeros_like(values) if total is None else total
+        return cast(Tensor, total)
 
     def feature_scores(self, x: Tensor) -> Tensor:
         total = torch.zeros_like(self.decomposition.surrogate.weight[: x.size(1), 0])
-        for weight, signal in zip(self.decomposition.surrogate.weight.split(x.size(1)), self.signals, strict=True):
+        signals = self.signals
+        for t, scale, weight in self.decomposition.weights(x.size(1), self.neighbourhood):
+            signal = signals[t] if scale is None else signals[t] * scale
             total = total + ((x[self.neighbourhood].to(weight.dtype).T @ signal) * weight).sum(dim=1)
         return total
 
@@ -316,7 +320,7 @@ class Local(Attribution):
 
     def _shares(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         r"""The share of each feature in the score of an entry, for some entries [m] at a time, [m, F]."""
-        weights = self.decomposition.surrogate.weight.split(x.size(1))
+        weights = [weight for *_, weight in self.decomposition.weights(x.size(1), self.neighbourhood[:0])]
         toward = torch.stack([self.direction.to(weight.dtype) @ weight.T for weight in weights]).sum(dim=0)  # [B, F]
         for part in torch.arange(self.effect.numel(), device=x.device).split(max(1, self.size // x.size(1))):
             values = x.detach()[self.rows.column[part].long()].to(toward.dtype)

@@ -43,7 +43,12 @@ class Solution(NamedTuple):
 
 
 def solve(
-    gram: Tensor, size: Tensor, account: Tensor, answers: Tensor, noise: float, basis: Tensor | None = None
+    gram: Tensor,
+    size: Tensor,
+    account: Tensor,
+    answers: Tensor,
+    noise: float | Tensor,
+    basis: Tensor | None = None,
 ) -> Solution:
     r"""Fits the answers at b nodes.
 
@@ -52,7 +57,7 @@ def solve(
         size: :math:`g`, [b].
         account: :math:`z`, [b, K].
         answers: Those to K pairs of masks, at least two, one pair after the other, [b, 2K].
-        noise: :math:`\rho`.
+        noise: :math:`\rho`, one for all or for each of the nodes, [b, 1].
         basis: :math:`B`, [b, K, m], if ``gram`` and ``account`` are those in it, [b, m, m] and [b, m].
     """
     difference, error_of_sum = _halves(answers)
@@ -76,20 +81,38 @@ def solve(
 
 
 def choose_noise(gram: Tensor, size: Tensor, account: Tensor, answers: Tensor) -> tuple[float, float]:
-    r"""The noise under which pairs of answers are best foretold by all others, over all nodes; see :func:`solve`.
+    r"""The noise under which each pair of answers is best predicted from all others, over all nodes; see :func:`solve`.
 
-    And by how much these are off then, in squares.
+    And the sum of squared errors then.
     """
+    losses = _losses(gram, size, account, answers, None).sum(dim=0).tolist()
+    best = min(range(len(NOISES)), key=losses.__getitem__)
+    return NOISES[best], losses[best]
+
+
+def own_noise(gram: Tensor, size: Tensor, account: Tensor, answers: Tensor, basis: Tensor | None = None) -> Tensor:
+    r"""The same for each node by itself, [b, 1]."""
+    noises = torch.tensor(NOISES, dtype=gram.dtype, device=gram.device)
+    return noises[_losses(gram, size, account, answers, basis).argmin(dim=1, keepdim=True)]
+
+
+def _losses(gram: Tensor, size: Tensor, account: Tensor, answers: Tensor, basis: Tensor | None) -> Tensor:
+    r"""The sum of squared errors of each node under each of the noises, [b, n]."""
     difference, error_of_sum = _halves(answers)
     covariance, size, _ = _covariance(gram, size, account, difference.size(1))
     values, vectors = torch.linalg.eigh(covariance)
     noises = torch.tensor(NOISES, dtype=values.dtype, device=values.device)
-    shrink = 1.0 / (values.clamp(min=0.0)[:, :, None] + 0.5 * noises * size[:, :, None])  # [b, K, n], for n noises
-    weight = vectors @ (shrink * (vectors.mT @ difference[:, :, None]))
-    error = weight / (vectors.square() @ shrink)
-    losses = (2.0 * (error.square().sum(dim=(0, 1)) + error_of_sum.square().sum())).tolist()
-    best = min(range(len(NOISES)), key=losses.__getitem__)
-    return NOISES[best], losses[best]
+    variance = 0.5 * noises * size[:, :, None]  # [b, 1, n]
+    shrink = 1.0 / (values.clamp(min=0.0)[:, :, None] + variance)  # [b, K, n], for n noises
+    if basis is not None:
+        vectors = basis @ vectors
+    inner = vectors.mT @ difference[:, :, None]
+    weight, diagonal = vectors @ (shrink * inner), vectors.square() @ shrink
+    if basis is not None:  # all beyond the basis is noise
+        weight = weight + (difference[:, :, None] - vectors @ inner) / variance
+        diagonal = diagonal + (1.0 - vectors.square().sum(dim=2, keepdim=True)) / variance
+    error = weight / diagonal
+    return 2.0 * (error.square().sum(dim=1) + error_of_sum.square().sum(dim=1, keepdim=True))
 
 
 def _covariance(gram: Tensor, size: Tensor, account: Tensor, num_pairs: int) -> tuple[Tensor, Tensor, Tensor]:

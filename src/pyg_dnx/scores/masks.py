@@ -35,7 +35,9 @@ def minmax(scores: Tensor) -> Tensor:
 SCALINGS: dict[str, Callable[[Tensor], Tensor]] = {'rank': rank, 'positive': positive, 'minmax': minmax}
 
 
-def to_mask(scores: Tensor, inside: Tensor | None, scaling: str, dtype: torch.dtype) -> Tensor:
+def to_mask(
+    scores: Tensor, inside: Tensor | None, scaling: str, dtype: torch.dtype, parts: Tensor | None = None
+) -> Tensor:
     r"""Scales the scores whose rows are ``inside`` the neighbourhood, and leaves all others at zero.
 
     Args:
@@ -43,11 +45,18 @@ def to_mask(scores: Tensor, inside: Tensor | None, scaling: str, dtype: torch.dt
         inside: The ids of the rows that count, or ``None`` for all.
         scaling: ``'rank'``, ``'positive'`` or ``'minmax'``.
         dtype: The type of the mask.
+        parts: What each row is part of, [N], if each part is scaled by itself.
     """
     inner = scores if inside is None else scores.index_select(0, inside)
     if inner.numel() == 0:
         return torch.zeros_like(scores, dtype=dtype)
-    scaled = SCALINGS[scaling](inner.reshape(-1)).view_as(inner).to(dtype)
+    if parts is None:
+        scaled = SCALINGS[scaling](inner.reshape(-1)).view_as(inner).to(dtype)
+    else:
+        scaled, of = torch.zeros_like(inner, dtype=dtype), parts if inside is None else parts[inside]
+        for part in of.unique():
+            rows = of == part
+            scaled[rows] = SCALINGS[scaling](inner[rows].reshape(-1)).view_as(inner[rows]).to(dtype)
     if inside is None:
         return scaled
     return scores.new_zeros(scores.shape, dtype=dtype).index_copy_(0, inside, scaled)

@@ -23,7 +23,7 @@ from pyg_dnx.scores.probed import Prior, Probed, traits
 from pyg_dnx.scores.question import Goal, Question
 from pyg_dnx.scores.rules import Change, Fitted, Mixture, Projection, Rule
 from pyg_dnx.teacher.local import Local
-from pyg_dnx.teacher.probes import ALL_BLANKED, NUM_FIXED_MASKS, Bits, probe_masks
+from pyg_dnx.teacher.probes import ALL_BLANKED, NUM_FIXED_MASKS, Bits, masks_of_parts
 from pyg_dnx.teacher.teacher import Teacher
 
 SHARE_OF_MEMORY = 0.25  # that all outputs may take; above, only the answers along the targets are kept
@@ -49,6 +49,7 @@ class Probing(Rule):
         num_probes: The number of random masks.
         answer: What is explained of a class, ``'probability'`` or ``'logit'``.
         shortlist: How many of the highest scores are ranked anew by the model's response to removing each.
+        how: What masks take away.
     """
 
     facts = tuple(Trust.__dataclass_fields__)
@@ -56,6 +57,7 @@ class Probing(Rule):
     num_probes: int
     answer: str
     shortlist: int = 0
+    how: str = 'features'
 
     def prepare(self, teacher: Teacher, graph: Graph, distilled: Distilled, question: Question, run: Run) -> Probed:
         probes, question = self._probes(teacher, graph, distilled, question, run), question.distinct()
@@ -72,7 +74,7 @@ class Probing(Rule):
         prior = self._prior(probes, distilled, run)
         traits_used = probes.traits if prior.likeness > 0.0 else None
         parts = (probes.masks, outputs, direction, answers.T.double(), prior, distance, distilled.unit, traits_used)
-        probed = Probed(*parts)
+        probed = Probed(*parts, parts=distilled.decomposition.readout.parts)
         return probed if self.shortlist == 0 else self._reranked(probed, teacher, graph, distilled, run)
 
     def effects(
@@ -95,7 +97,7 @@ class Probing(Rule):
         return Change(moved, moved, known['probe_bias'], moved + trust.distillation_error)
 
     def to_dict(self) -> dict[str, Any]:
-        options = {'num_probes': self.num_probes, 'answer': self.answer, 'shortlist': self.shortlist}
+        options = {name: getattr(self, name) for name in ('num_probes', 'answer', 'shortlist', 'how')}
         return {'name': 'Probing', **options, 'by_target': self.goal.by_target, 'contrast': self.goal.contrast}
 
     @property
@@ -113,14 +115,21 @@ class Probing(Rule):
 
     def _probes(self, teacher: Teacher, graph: Graph, distilled: Distilled, question: Question, run: Run) -> Probes:
         r"""The answers to probes, from the distilled model's memo if they are there."""
-        key: tuple[Any, ...] = ('probes', self.num_probes)
+        key: tuple[Any, ...] = ('probes', self.how, self.num_probes)
         size = (self.num_probes + NUM_FIXED_MASKS) * distilled.decomposition.evidence.nbytes
         with distilled.memo.lock:
             if key in distilled.memo.known or size <= SHARE_OF_MEMORY * run.bytes(graph.x.device):
                 return distilled.memo.get(key, lambda: self._ask(teacher, graph, distilled, None, run))
             target = question.target
             content = b'' if target is None else target.detach().cpu().double().numpy().tobytes()
-            key = ('answers', self.num_probes, self.answer, self.goal.contrast, hashlib.sha1(content).digest())
+            key = (
+                'answers',
+                self.how,
+                self.num_probes,
+                self.answer,
+                self.goal.contrast,
+                hashlib.sha1(content).digest(),
+            )
             if key not in distilled.memo.known:  # one such set of answers is kept
                 for other in [other for other in distilled.memo.known if other[0] == 'answers']:
                     del distilled.memo.known[other]
@@ -130,14 +139,15 @@ class Probing(Rule):
     def _ask(self, teacher: Teacher, graph: Graph, distilled: Distilled, direction: Tensor | None, run: Run) -> Probes:
         r"""Asks the model, and keeps its outputs, or only its answers along a ``direction`` [O, C]."""
         outputs, evidence = distilled.outputs, distilled.decomposition.evidence
-        masks = probe_masks(graph.num_nodes, self.num_probes)
+        masks = masks_of_parts(graph.num_nodes, self.num_probes, distilled.decomposition.readout.parts)
         width = outputs.size(1) if direction is None else 1
         kept = evidence.new_empty(masks.size(0), outputs.size(0), width)
-        blank = next(teacher.probe(graph, masks[:NUM_FIXED_MASKS], replace(run, progress=False), ALL_BLANKED))
+        quiet = replace(run, progress=False)
+        blank = next(teacher.probe(graph, masks[:NUM_FIXED_MASKS], quiet, ALL_BLANKED, self.how))
         if direction is not None:
             direction = self._answer_direction(distilled, direction, blank)
         sample, sampled = _sample(outputs), []
-        steps: Iterator[Tensor] = chain([outputs, blank], teacher.probe(graph, masks, run))
+        steps: Iterator[Tensor] = chain([outputs, blank], teacher.probe(graph, masks, run, how=self.how))
         for place, step in zip(kept, steps, strict=True):
             place.copy_(step if direction is None else (self._readable(step) * direction).sum(dim=1, keepdim=True))
             sampled.append(step[sample].to(kept.dtype))
@@ -145,7 +155,12 @@ class Probing(Rule):
         return Probes(bits, kept, direction, torch.stack(sampled), traits(graph.x, distilled.decomposition))
 
     def _prior(self, probes: Probes, distilled: Distilled, run: Run) -> Prior:
-        r"""The prior that suits the model: chosen for its own answers at some outputs, whatever is explained."""
+        r"""The prior that suits the model: chosen for its own answers at some outputs, whatever is explained.
+
+        Outputs that share no nodes have nothing else in common, either: the noise of each is its own.
+        """
+        if distilled.decomposition.readout.parts is not None:
+            return Prior('flat', 0.0, None)
 
         def choose() -> Prior:
             outputs, goal = _sample(distilled.outputs), replace(self.goal, contrast=None)

@@ -14,7 +14,7 @@ from pyg_dnx.distill.distill import Trust
 from pyg_dnx.graph.rows import Rows, inner_products, padded_rows
 from pyg_dnx.run import DEFAULT, Run
 from pyg_dnx.scores import local_fit
-from pyg_dnx.teacher.probes import ALL_BLANKED, NUM_FIXED_MASKS, Bits, probe_masks
+from pyg_dnx.teacher.probes import ALL_BLANKED, NUM_FIXED_MASKS, Bits, masks_of_parts
 
 MAX_PAIRS_TO_CHOOSE = 65  # the prior by
 MAX_TRAITS = 64  # features by which neighbours are compared
@@ -27,9 +27,9 @@ LIKENESSES = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)
 class Prior(NamedTuple):
     r"""What is expected of effects before the model is asked; see :class:`Probed`."""
 
-    sizes: str = 'normalised'
+    sizes: str = 'normalised'  # or 'means', 'sums', or 'flat' where all nodes are expected to matter alike
     likeness: float = 0.0
-    noise: float = 1.0
+    noise: float | None = 1.0  # of each output its own, if ``None``
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +63,7 @@ class Probed:
     traits: Tensor | None = None  # [N, T], of all nodes; none if there is no likeness
     listed: Tensor | None = None  # [n, m], the nodes with the highest scores in another order, and then -1
     listed_score: Tensor | None = None  # [n, m], their scores in it, descending
+    parts: Tensor | None = None  # [N], the output that each node is part of, if masks are drawn for each by itself
 
     def fit(
         self, decomposition: Decomposition, outputs: Tensor, rows: Rows, run: Run = DEFAULT
@@ -78,7 +79,11 @@ class Probed:
             basis = self._basis(rows, entry)
             own, alike, unit, account = self._covariance(rows, factor, assumed, entry, inside, basis, run)
             prior = self._summed(own, alike, self.prior.likeness)
-            fit = local_fit.solve(*prior, account, self.answers[place[group]], self.prior.noise, basis)
+            answers = self.answers[place[group]]
+            noise: float | Tensor | None = self.prior.noise
+            if noise is None:
+                noise = local_fit.own_noise(*prior, account, answers, basis)
+            fit = local_fit.solve(*prior, account, answers, noise, basis)
             size = sizes.take(entry) * inside
             weight = self._weights_by_neighbour(rows, entry, inside, fit.weight, run)
             common = self._in_common(rows, entry, inside, size * weight, run) * (self.prior.likeness * unit)[:, None]
@@ -135,6 +140,8 @@ class Probed:
         operator = decomposition.operator
         if self.prior.sizes == 'normalised':
             return torch.ones_like(rows.size, dtype=torch.float64)
+        if self.prior.sizes == 'flat':
+            return _over(torch.ones_like(rows.size), rows.size)
         if self.prior.sizes == 'means':  # (D⁻¹A)^L is Ã^L between D^-½ and its inverse
             return _over(rows.value.new_ones(1), operator.scale[rows.column.long()])
         summing = replace(decomposition, operator=operator.sums)
@@ -257,7 +264,7 @@ class Probed:
 
     def to_dict(self) -> dict[str, Any]:
         r"""All of it as tensors, numbers and strings; masks and traits are made anew."""
-        tensors = ('outputs', 'answer_direction', 'answers', 'distance', 'listed', 'listed_score')
+        tensors = ('outputs', 'answer_direction', 'answers', 'distance', 'listed', 'listed_score', 'parts')
         known = {name: value.cpu() for name in tensors if (value := getattr(self, name)) is not None}
         num_probes = 2 * self.masks.num_pairs - NUM_FIXED_MASKS
         return {'num_probes': num_probes, 'prior': list(self.prior), 'unit': self.unit, **known}
@@ -266,8 +273,8 @@ class Probed:
     def from_dict(content: dict[str, Any], num_nodes: int) -> Probed:
         r"""Undoes :meth:`to_dict`, on a graph of so many nodes, but for the traits of its nodes."""
         content = {**content}
-        masks, prior = probe_masks(num_nodes, content.pop('num_probes')), Prior(*content.pop('prior'))
-        return Probed(Bits.of(masks[::2]), prior=prior, **content)
+        masks = masks_of_parts(num_nodes, content.pop('num_probes'), content.get('parts'))
+        return Probed(Bits.of(masks[::2]), prior=Prior(*content.pop('prior')), **content)
 
     def with_features(self, x: Tensor, decomposition: Decomposition) -> Probed:
         r"""The same with the traits of all nodes."""

@@ -42,6 +42,28 @@ def probe_masks(num_nodes: int, num_probes: int = NUM_PROBES) -> Tensor:
     return masks
 
 
+def masks_of_parts(num_nodes: int, num_probes: int, parts: Tensor | None) -> Tensor:
+    r"""The same masks, drawn for each part by itself if nodes are in ``parts`` [N], from its size alone.
+
+    So a graph has the same masks alone and in a batch. Pair k of a part keeps a node with a probability that is drawn
+    from [0.05, 0.95].
+    """
+    if parts is None:
+        return probe_masks(num_nodes, num_probes)
+    masks = torch.empty(num_probes + NUM_FIXED_MASKS, num_nodes, dtype=torch.bool, device='cpu')
+    masks[0], masks[1] = True, False
+    known: dict[int, Tensor] = {}
+    for part in parts.cpu().unique().tolist():
+        inside = (parts.cpu() == part).nonzero().view(-1)
+        if (size := inside.numel()) not in known:
+            generator = torch.Generator(device='cpu').manual_seed(size)
+            drawn = torch.rand((num_probes + 1) // 2, size + 1, generator=generator, dtype=torch.float32, device='cpu')
+            first = drawn[:, 1:] < 0.05 + 0.9 * drawn[:, :1]
+            known[size] = torch.stack([first, ~first], dim=1).flatten(0, 1)[:num_probes]
+        masks[NUM_FIXED_MASKS:, inside] = known[size]
+    return masks
+
+
 @dataclass(frozen=True)
 class Bits:
     r"""The first masks of all pairs, [K, N], eight to a byte."""

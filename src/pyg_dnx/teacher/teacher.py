@@ -3,6 +3,7 @@ r"""The user's model, which is only ever called, as ``model(x, edge_index, **kwa
 from __future__ import annotations
 
 import copy
+import inspect
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,12 +21,15 @@ from torch_geometric.explain.algorithm.utils import set_masks
 from torch_geometric.explain.config import ModelConfig
 from torch_geometric.nn import MessagePassing
 
+from pyg_dnx.graph.copies import copies
 from pyg_dnx.graph.graph import Graph
+from pyg_dnx.graph.readout import num_outputs
 from pyg_dnx.run import ENTRIES, Run
 from pyg_dnx.teacher.outputs import to_targets
 from pyg_dnx.teacher.probes import NUM_FIXED_MASKS
 from pyg_dnx.teacher.reach import receptive_field
 
+MAX_COPIES = 512  # of a graph, asked about in one batch
 Given = Tensor | np.ndarray | None
 _asking = WeakIdKeyDictionary()  # the lock of each model: PyTorch's random state is put back by one thread at a time
 _asking_lock = threading.Lock()
@@ -77,7 +81,7 @@ class Teacher:
                 f"'forward' calls it, or pass None and what it returns as 'teacher_outputs'"
             )
         if self.given is not None:
-            _check_outputs(self.given, graph)
+            _check_outputs(self.given, num_outputs(graph, self.level))
         if self.given_probes is not None:
             _check_probes(self.given_probes, self.given, graph, num_masks)
         elif self.model is None and needs_masks:
@@ -95,41 +99,128 @@ class Teacher:
             given = self.query(graph) if self.given_probes is None else self.given_probes[0]
         return Answers(*to_targets(given, self.config, dtype, graph.x.device, entries))
 
-    def under(self, graph: Graph, node_mask: Tensor | None = None, edge_mask: Tensor | None = None) -> Tensor:
-        r"""What the model says under masks, [O, C]: as in PyG's metrics, features and messages are multiplied by them.
+    @property
+    def level(self) -> str:
+        r"""What the model predicts something of."""
+        return str(self.config.task_level.value)
 
-        Layers that keep what they computed for another input (``cached=True``) compute it anew.
+    def under(
+        self, graph: Graph, node_mask: Tensor | None = None, edge_mask: Tensor | None = None, how: str = 'features'
+    ) -> Tensor:
+        r"""What the model says under masks, [O, C].
+
+        As in PyG's metrics, features and messages are multiplied by them; or nodes outside the mask are removed. Layers
+        that keep what they computed for another input (``cached=True``) compute it anew.
 
         Args:
             graph: The graph.
             node_mask: Of shape [N, 1], [N, F] or [1, F].
             edge_mask: Of shape [E]; only layers that are PyG's look at it.
+            how: ``'features'`` or ``'nodes'``.
         """
-        x = None if node_mask is None else graph.x * node_mask
-        outputs = self.query(graph, x, edge_mask, is_masked=True)
+        if node_mask is not None and how == 'nodes' and node_mask.size(0) == graph.num_nodes:
+            keep = (node_mask > 0.0).any(dim=1)
+            source, target = graph.edge_index
+            edge_mask = None if edge_mask is None else edge_mask[keep[source] & keep[target]]
+            size = num_outputs(graph, self.level)
+            return self._answers(copies(graph, keep[None], how, size), None, edge_mask, size)
+        return self._answers(graph, None if node_mask is None else graph.x * node_mask, edge_mask)
+
+    def _answers(
+        self, graph: Graph, x: Tensor | None = None, edge_mask: Tensor | None = None, num_rows: int | None = None
+    ) -> Tensor:
+        outputs = self.query(graph, x, edge_mask, is_masked=True, num_rows=num_rows)
         return to_targets(outputs, self.config, torch.float64, graph.x.device)[0]
 
-    def probe(self, graph: Graph, masks: Tensor, run: Run, first: int = NUM_FIXED_MASKS) -> Iterator[Tensor]:
-        r"""Yields what the model says where each of ``masks`` [P, N], from ``first`` on, blanks features, [O, C]."""
+    def probe(
+        self, graph: Graph, masks: Tensor, run: Run, first: int = NUM_FIXED_MASKS, how: str = 'features'
+    ) -> Iterator[Tensor]:
+        r"""Yields what the model says where each of ``masks`` [P, N], from ``first`` on, takes nodes away, [O, C].
+
+        Models of graphs are asked about many copies in one batch, if they take batches and answer row by row.
+        """
         if self.given_probes is not None:
             rule, remedy = "'probe_outputs' must hold what a model may return", 'check them'
-            steps = self.given_probes[first : masks.size(0)]
         else:
             rule, remedy = "'model' must answer where features are blanked", "use FastDnX with distillation 'paper'"
-            steps = run.bar('Probing', 'probes', masks[first:])
-        for step in steps:
-            try:
-                if self.given_probes is None:
-                    yield self.under(graph, step.to(graph.x.device)[:, None])
-                else:
+        try:
+            if self.given_probes is not None:
+                for step in self.given_probes[first : masks.size(0)]:
                     yield to_targets(step, self.config, torch.float64, graph.x.device)[0]
-            except ValueError as error:
-                raise ValueError(f'{rule} (got: {error}): {remedy}') from error
+            elif self.level == 'graph':
+                yield from self._probe_copies(graph, masks[first:].to(graph.x.device), run, how)
+            else:
+                for step in run.bar('Probing', 'probes', masks[first:]):
+                    yield self.under(graph, step.to(graph.x.device)[:, None], None, how)
+        except ValueError as error:
+            raise ValueError(f'{rule} (got: {error}): {remedy}') from error
+
+    def _probe_copies(self, graph: Graph, masks: Tensor, run: Run, how: str) -> Iterator[Tensor]:
+        known = self.outputs(graph).values
+        size = known.size(0)
+        width = 2 * run.entries // (graph.num_nodes * (graph.x.size(1) + 16) + graph.edge_index.size(1))
+        width = max(1, min(width, MAX_COPIES)) if self.takes_batches(graph) else 0
+        with run.bar('Probing', 'probes', total=masks.size(0)) as bar:
+            while masks.size(0) > 0:
+                chunk, masks = masks.tensor_split([max(1, width)])
+                found = None
+                if width > 0:  # and one whole copy at the end, whose answer is known
+                    chunk_and_whole = torch.cat([chunk, torch.ones_like(chunk[:1])])
+                    found = self._in_one_batch(copies(graph, chunk_and_whole, how, size), known)
+                if found is None:
+                    width = 0
+                    found = torch.stack([self._one_copy(graph, mask, how, size) for mask in chunk])
+                bar.update(chunk.size(0))
+                yield from found
+
+    def _in_one_batch(self, batch: Graph, known: Tensor) -> Tensor | None:
+        r"""The answers [k, O, C] to k copies of a graph and one of all of it; ``None`` if that is not as ``known``."""
+        try:
+            outputs = self.query(batch, is_masked=True, num_rows=int(batch.batch[-1]) + 1)
+            found = to_targets(outputs, self.config, torch.float64, batch.x.device)[0]
+        except Exception:  # a model that takes one graph at a time
+            return None
+        found = found.unflatten(0, (-1, known.size(0)))
+        atol = 1e-4 * float(known.abs().max())
+        return found[:-1] if torch.allclose(found[-1], known.double(), rtol=0.0, atol=atol) else None
+
+    def _one_copy(self, graph: Graph, mask: Tensor, how: str, size: int) -> Tensor:
+        if how == 'nodes' and not bool(mask.any()):
+            how = 'features'  # there is no graph without nodes
+        one = copies(graph, mask[None], how, size)
+        if graph.kwargs.get('batch') is None:
+            one.kwargs.pop('batch')
+            one.kwargs.update({name: value for name, value in graph.kwargs.items() if name == 'batch'})
+        return self._answers(one, num_rows=size)
+
+    def takes_batches(self, graph: Graph) -> bool:
+        r"""Whether the model can be told which graph each node is part of."""
+        if not graph.has_edge_order or self.model is None:
+            return False
+        if 'batch' in graph.kwargs:
+            return True
+        try:
+            return 'batch' in inspect.signature(self.model.forward).parameters
+        except (TypeError, ValueError):
+            return False
 
     def query(
-        self, graph: Graph, x: Tensor | None = None, edge_mask: Tensor | None = None, is_masked: bool = False
+        self,
+        graph: Graph,
+        x: Tensor | None = None,
+        edge_mask: Tensor | None = None,
+        is_masked: bool = False,
+        num_rows: int | None = None,
     ) -> Tensor:
-        r"""Evaluates the model once, without gradients and in evaluation mode, and checks what it returns."""
+        r"""Evaluates the model once, without gradients and in evaluation mode, and checks what it returns.
+
+        Args:
+            graph: The graph.
+            x: Other features.
+            edge_mask: What multiplies messages, [E].
+            is_masked: Whether layers that keep what they computed before compute it anew.
+            num_rows: How many rows there must be; by default what the graph says.
+        """
         if self.model is None:
             raise TypeError("'model' must be a module to be asked (got None): pass it")
         if any(map(is_lazy, self.model.parameters())):  # there are no weights before the first evaluation
@@ -146,21 +237,22 @@ class Teacher:
         devices = [graph.x.device] if graph.x.device.type == 'cuda' else []
         with _lock_of(self.model), torch.random.fork_rng(devices), torch.no_grad():
             outputs = graph.call(model, x)
-        return _checked(outputs, graph)
+        return self._checked(outputs, graph, num_rows)
 
-
-def _checked(outputs: Any, graph: Graph) -> Tensor:
-    if not isinstance(outputs, Tensor):
-        raise TypeError(
-            f"'model' must return one tensor of node outputs (got {type(outputs).__name__}): wrap it in a module "
-            f'that returns only the output to explain'
-        )
-    if outputs.dim() not in (1, 2) or outputs.size(0) != graph.num_nodes:
-        raise ValueError(
-            f"'model' must return outputs of shape [{graph.num_nodes}] or [{graph.num_nodes}, C], one row a node of "
-            f"'x' (got {list(outputs.shape)}): use a node-level model"
-        )
-    return outputs.detach()
+    def _checked(self, outputs: Any, graph: Graph, num_rows: int | None) -> Tensor:
+        if not isinstance(outputs, Tensor):
+            raise TypeError(
+                f"'model' must return one tensor of {self.level} outputs (got {type(outputs).__name__}): wrap it in a "
+                f'module that returns only the output to explain'
+            )
+        num_rows = num_outputs(graph, self.level) if num_rows is None else num_rows
+        if outputs.dim() not in (1, 2) or outputs.size(0) != num_rows:
+            what = "node of 'x'" if self.level == 'node' else "graph of 'batch'"
+            raise ValueError(
+                f"'model' must return outputs of shape [{num_rows}] or [{num_rows}, C], one row a {what} (got "
+                f'{list(outputs.shape)}): use a {self.level}-level model'
+            )
+        return outputs.detach()
 
 
 def private_copy(model: torch.nn.Module) -> torch.nn.Module:
@@ -239,17 +331,17 @@ def _lock_of(model: torch.nn.Module) -> threading.RLock:
         return _asking.setdefault(model, threading.RLock())
 
 
-def _check_outputs(value: Any, graph: Graph) -> None:
+def _check_outputs(value: Any, size: int) -> None:
     if not isinstance(value, (Tensor, np.ndarray)):
         raise TypeError(
             f"'teacher_outputs' must be a tensor or a NumPy array (got {type(value).__name__}): pass what the model "
             f'returns for all nodes'
         )
     _check_real('teacher_outputs', value)
-    if len(value.shape) not in (1, 2) or value.shape[0] != graph.num_nodes or 0 in value.shape:
+    if len(value.shape) not in (1, 2) or value.shape[0] != size or 0 in value.shape:
         raise ValueError(
-            f"'teacher_outputs' must have shape [{graph.num_nodes}] or [{graph.num_nodes}, C], one row a node of 'x' "
-            f'(got {list(value.shape)}): pass what the model returns for all nodes'
+            f"'teacher_outputs' must have shape [{size}] or [{size}, C], one row a node of 'x' (got "
+            f'{list(value.shape)}): pass what the model returns for all nodes'
         )
 
 
