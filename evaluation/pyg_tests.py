@@ -43,8 +43,6 @@ class Outcomes(NamedTuple):
 
 def replacement(name: str) -> type:
     r"""The class that takes GNNExplainer's name."""
-    if name not in ALGORITHMS:
-        raise ValueError(f"'--algorithms' must be among {', '.join(ALGORITHMS)} (got {name}): choose one of them")
     create = ALGORITHMS[name]
     base, options = (create.func, create.keywords) if isinstance(create, partial) else (create, {})
 
@@ -98,11 +96,19 @@ class Recorder:
             self.found.reason[case] = str(report.longrepr if crash is None else crash.message).splitlines()[0]
 
 
-def run_tests(name: str, folder: str) -> Outcomes:
-    r"""Runs all test files that use GNNExplainer, with ``name`` in its place. To be called in a process of its own."""
-    files = [str(path) for path in sorted(Path(folder).rglob('test_*.py')) if REFERENCE in path.read_text('utf-8')]
+def files_to_run(folder: Path) -> list[str]:
+    r"""The test files that use GNNExplainer."""
+    files = [str(path) for path in sorted(folder.rglob('test_*.py')) if REFERENCE in path.read_text('utf-8')]
     if not files:
-        raise ValueError(f"'--tests' must be a folder with tests of {REFERENCE} (got {folder!r}): see README.md")
+        raise ValueError(
+            f"'--tests' must be a folder with tests of {REFERENCE} (got {str(folder)!r}): see "
+            f'evaluation/README.md for how to get them'
+        )
+    return files
+
+
+def run_tests(name: str, folder: str, files: list[str]) -> Outcomes:
+    r"""Runs test files with ``name`` in GNNExplainer's place. To be called in a process of its own."""
     algorithm = Watched if name == REFERENCE else replacement(name)
     for module in (explain, explain.algorithm, sys.modules[GNNExplainer.__module__]):
         module.GNNExplainer = algorithm
@@ -145,9 +151,10 @@ def main() -> None:
     parser.add_argument('--jobs', type=int, default=os.cpu_count(), help='how many explainers are tested at a time')
     parser.add_argument('--json', metavar='OUT', help='a file for the outcome of each case')
     args = parser.parse_args()
-    folder, names = str(Path(args.tests).resolve()), [REFERENCE, *args.algorithms]
+    folder, names = Path(args.tests).resolve(), [REFERENCE, *args.algorithms]
+    run = partial(run_tests, folder=str(folder), files=files_to_run(folder))
     with multiprocessing.get_context('spawn').Pool(args.jobs, maxtasksperchild=1) as pool:
-        runs = pool.map(partial(run_tests, folder=folder), names, chunksize=1)
+        runs = pool.map(run, names, chunksize=1)
     found = dict(zip(names, runs, strict=True))
     reference = found.pop(REFERENCE)
     if reference.broken or 'passed' not in reference.outcome.values():

@@ -31,7 +31,9 @@ def test_files_of_explanations_are_read(file, tmp_path):
     x, edge_index, edge_weight = GOLDEN['graphs']['weighted'].values()
     expected = GOLDEN['files'][file]
     loaded = NodeExplanations.load(FOLDER / file, x, edge_index, edge_weight=edge_weight)
-    compare(of_many(loaded, range(len(loaded))), expected['found'], {'options': {'mask': 'rank'}, 'dtype': torch.float32})
+    compare(
+        of_many(loaded, range(len(loaded))), expected['found'], {'options': {'mask': 'rank'}, 'dtype': torch.float32}
+    )
     assert all(explanation.validate(raise_on_error=True) for explanation in loaded)
 
     scores_only = NodeExplanations.load(FOLDER / file)

@@ -1,12 +1,20 @@
-r"""What one explanation costs, with PyG's explainers and with this package's."""
+r"""What one explanation costs, with PyG's explainers and with this package's.
 
+    python examples/benchmark/run.py --parts calls                # a table of both
+    python examples/benchmark/calls.py --against COMMIT           # this package's calls against an earlier version's
+
+The latter needs no data. Its exit code is 1 if a call takes more than 1.03 times as long as it did, beyond noise.
+"""
+
+import argparse
+import sys
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from against import GRAPHS, ROWS, compare
 from common import MODEL_CONFIG, ratio, say, side_by_side
-from torch_geometric.contrib.explain import PGMExplainer
 from torch_geometric.data import Data
 from torch_geometric.datasets import Planetoid
 from torch_geometric.explain import CaptumExplainer, DummyExplainer, Explainer, GNNExplainer, PGExplainer
@@ -31,6 +39,8 @@ def train(data, num_classes):
 
 def explainers(model, data):
     r"""Each explainer with the masks it gives; those whose packages are missing are named and left out."""
+    from torch_geometric.contrib.explain import PGMExplainer  # warns
+
     masks = {'node_mask_type': 'object', 'edge_mask_type': 'object', 'explanation_type': 'model'}
     nodes_only, edges_only = {**masks, 'edge_mask_type': None}, {**masks, 'node_mask_type': None}
     attributes = {**nodes_only, 'node_mask_type': 'attributes'}
@@ -139,3 +149,14 @@ def run(args):
         for (label, value), bar in zip(ratios.items(), bars, strict=True):
             say(label, ratio(value), bar)
     return results
+
+
+if __name__ == '__main__':
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--against', required=True, metavar='COMMIT', help='the version to compare with')
+    parser.add_argument('--rounds', type=int, default=20, help='how often both versions are started')
+    parser.add_argument('--rows', nargs='+', choices=ROWS, default=ROWS, metavar='ROW', help=f'among {", ".join(ROWS)}')
+    parser.add_argument('--graphs', nargs='+', choices=GRAPHS, default=GRAPHS, help='to measure on')
+    args = parser.parse_args()
+    rows = [row for row in ROWS if row in args.rows]  # those that empty the cache last
+    sys.exit(compare(args.against, args.rounds, args.graphs, rows))
