@@ -80,6 +80,16 @@ class SurrogateCache:
                     old.clear()
             return value
 
+    def get(self, model: torch.nn.Module, inputs: Any, settings: Any) -> Any:
+        r"""Returns the cached value for these arguments; ``None`` if there is none, or the model has changed since."""
+        return self._get(model, inputs, settings, lambda value: True)
+
+    def put(self, model: torch.nn.Module, inputs: Any, settings: Any, value: Any) -> None:
+        r"""Keeps a value for these arguments, in place of the one before."""
+        with self._lock:
+            self._entries = [entry for entry in self._entries if not entry.is_for(model, inputs, settings)]
+        self.get_or_create(model, inputs, settings, lambda: value)
+
     def _get(self, model: torch.nn.Module, inputs: Any, settings: Any, accept: Callable[[Any], bool]) -> Any:
         with self._lock:
             entry = self._find(model, inputs, settings)
@@ -101,7 +111,8 @@ class SurrogateCache:
     def values_on(self, graph: Any) -> list[Any]:
         r"""The values of any model and settings whose inputs are ``(graph, ...)``, unmodified."""
         with self._lock:
-            values = [entry.value for entry in self._entries if _is_same(entry.inputs[1][0], graph)]
+            entries = [entry for entry in self._entries if len(entry.inputs[1]) == 3]  # not those of data sets
+            values = [entry.value for entry in entries if _is_same(entry.inputs[1][0], graph)]
         return [value for value in values if value is not None]
 
     def clear(self) -> None:

@@ -3,12 +3,14 @@ r"""What all explainers share: inputs, distillation, one explanation and many, f
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from os import PathLike
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric.data import Batch
 from torch_geometric.explain import Explainer, Explanation
 from torch_geometric.explain.algorithm import ExplainerAlgorithm
 from torch_geometric.explain.config import (
@@ -22,12 +24,24 @@ from torch_geometric.explain.config import (
 from pyg_dnx import options
 from pyg_dnx.checkpoint import Checkpoint
 from pyg_dnx.distill.cache import SurrogateCache, shared_cache
-from pyg_dnx.distill.distill import DEFAULT_RIDGE, Distilled, Recipe, distill
+from pyg_dnx.distill.distill import (
+    DEFAULT_RIDGE,
+    DEFAULT_RIDGE_OF_GRAPHS,
+    Distilled,
+    Recipe,
+    distill,
+    distill_graphs,
+    no_surrogate,
+    place,
+)
 from pyg_dnx.distill.surrogate import Surrogate
+from pyg_dnx.graph.copies import part
 from pyg_dnx.graph.graph import Graph
+from pyg_dnx.graph.readout import num_outputs
 from pyg_dnx.graph.rows import Rows
 from pyg_dnx.results.certificate import DEFAULT_DOUBT, judge
-from pyg_dnx.results.explanation import View, build
+from pyg_dnx.results.explanation import View, build, join_parts
+from pyg_dnx.results.graph_explanations import GraphExplanations, ScoredGraphs, arguments_of, batches_of
 from pyg_dnx.results.node_explanations import NodeExplanations, Place, Request
 from pyg_dnx.results.warnings import warn_about_randomness, warn_if_doubtful, warn_if_not_converged
 from pyg_dnx.run import Run
@@ -38,6 +52,7 @@ from pyg_dnx.scores.rules import Rule
 from pyg_dnx.teacher.probes import NUM_FIXED_MASKS
 from pyg_dnx.teacher.teacher import Teacher
 
+_data_sets = SurrogateCache()  # surrogates of data sets, where other caching is turned off
 _NO_MODEL = torch.nn.Module()  # the cache's key where only the outputs of a model are known
 
 
@@ -61,17 +76,22 @@ class DistillAndExplain(ExplainerAlgorithm):
         max_memory: int | None = None,
         doubt: float = DEFAULT_DOUBT,
         *,
-        distillation: str = 'paper',
+        distillation: str | None = None,
         num_masks: int = 8,
+        how: str | None = None,
     ) -> None:
         super().__init__()
-        self.distillation = options.choice('distillation', distillation, ('paper', 'masked'))
+        if distillation is not None:
+            options.choice('distillation', distillation, ('paper', 'masked'))
+        if how is not None:
+            options.choice('how', how, ('features', 'nodes'))
+        if score is not None:
+            options.choice('score', score, ('projection', 'target'))
+        self._given: dict[str, Any] = {'distillation': distillation, 'score': score, 'how': how}
+        self._take_defaults('node')
         self.num_masks = options.count('num_masks', num_masks)
         self.num_hops = options.hops(num_hops)
         self.ridge = None if ridge is None else options.positive('ridge', ridge)
-        if score is None:
-            score = 'projection' if distillation == 'paper' else 'target'
-        self.score = options.choice('score', score, ('projection', 'target'))
         self.contrast = options.contrast(contrast)
         self.edge_score = options.choice('edge_score', edge_score, ('endpoints', 'geometric', 'flow'))
         self.mask = options.choice('mask', mask, tuple(SCALINGS))
@@ -80,6 +100,13 @@ class DistillAndExplain(ExplainerAlgorithm):
         self.cache = cache
         self.max_memory = None if max_memory is None else options.count('max_memory', max_memory)
         self.doubt = options.positive('doubt', doubt)
+
+    def _take_defaults(self, level: str) -> None:
+        r"""Sets the options that were left out to what suits a task level."""
+        paper = 'paper' if level == 'node' else 'masked'
+        self.distillation = self._given['distillation'] or paper
+        self.score = self._given['score'] or ('projection' if self.distillation == 'paper' else 'target')
+        self.how = self._given['how'] or ('nodes' if level == 'graph' else 'features')
 
     @abstractmethod
     def _rule(self, teacher: Teacher) -> Rule:
@@ -111,8 +138,16 @@ class DistillAndExplain(ExplainerAlgorithm):
                 f"'edge_index' must be a tensor of shape [2, E] for an edge mask, since only there edges have an order "
                 f"(got {type(edge_index).__name__}): pass such a tensor, or drop 'edge_mask_type'"
             )
-        outputs = outputs_of(index, x.size(0), x.device)
         teacher, run = self._teacher(model, graph), self._run()
+        outputs = outputs_of(index, num_outputs(graph, teacher.level), x.device)
+        if self._explains_parts(teacher) and graph.kwargs.get('batch') is not None:
+            return self._explain_parts(teacher, graph, outputs, target, run)
+        explanation = self._explain(teacher, graph, outputs, target, run)
+        if teacher.level == 'graph':
+            explanation.how = self.how
+        return explanation
+
+    def _explain(self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run) -> Explanation:
         distilled = self._distill(teacher, graph, run, target)
         with torch.no_grad():
             question, rule = self._goal.question(distilled, outputs, target), self._rule(teacher)
@@ -122,6 +157,23 @@ class DistillAndExplain(ExplainerAlgorithm):
             explanation = build(distilled.decomposition, question, effects, trust, graph, self._view())
         warn_if_doubtful(trust, distilled, outputs, self.doubt, question.direction is not None)
         return explanation
+
+    def _explain_parts(self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run) -> Explanation:
+        r"""Explains some graphs of a batch, each by a surrogate of its own, distilled from copies of it."""
+        found, size = [], num_outputs(graph, teacher.level)
+        for number in outputs.unique().tolist():
+            one, nodes, edges = part(graph, number, size)
+            goal = target.reshape(size, -1)[number : number + 1]
+            goal = goal if self.model_config.mode == ModelMode.regression and target.dim() > 1 else goal.view(-1)
+            first = torch.zeros(1, dtype=torch.long, device=nodes.device)
+            found.append((self._explain(teacher, one, first, goal, run), nodes, edges))
+        explanation = join_parts(found, graph, self._view())
+        explanation.how = self.how
+        return explanation
+
+    def _explains_parts(self, teacher: Teacher) -> bool:
+        r"""Whether each graph of a batch is explained by itself, as there is no surrogate of a data set."""
+        return teacher.level == 'graph' and self._needs_surrogate and self._data_set_surrogate(teacher) is None
 
     def explain_nodes(
         self,
@@ -193,11 +245,58 @@ class DistillAndExplain(ExplainerAlgorithm):
         certificate = judge(distilled, question, trust, change, self.doubt)
         return NodeExplanations(None, found.top[:2], trust, certificate, request, place)
 
+    def explain_graphs(
+        self,
+        model: torch.nn.Module,
+        data: Iterable[Any],
+        *,
+        top_k: int | None = None,
+        progress: bool | None = None,
+    ) -> GraphExplanations:
+        r"""Explains each graph of a data set by itself, batch by batch.
+
+        Args:
+            model (torch.nn.Module): The model to explain.
+            data (DataLoader, Dataset or list): The graphs. The model gets ``x``, ``edge_index``, ``batch`` and those
+                of its further arguments that the data have.
+            top_k (int, optional): Keeps only so many scores a graph, the highest.
+            progress (bool, optional): Whether to show a progress bar. ``None`` shows it on a terminal, if it takes more
+                than a second.
+        """
+        self._check_level('graph', 'explain_graphs')
+        if top_k is not None:
+            options.count('top_k', top_k)
+        self._check_many()
+        found = []
+        for batch in self._run(progress).bar('Explaining', 'batches', batches_of(data)):
+            graph = arguments_of(model, batch)
+            teacher = self._teacher(model, graph)
+            size = num_outputs(graph, 'graph')
+            each = [graph]
+            if self._explains_parts(teacher):
+                each = [part(graph, number, size)[0] for number in range(size)]
+            found += [self._explain_all(teacher, one, batch.get('y'), top_k) for one in each]
+        return GraphExplanations(found, data, self._view(), self.model_config)
+
+    def _explain_all(self, teacher: Teacher, graph: Graph, target: Tensor | None, top_k: int | None) -> ScoredGraphs:
+        r"""Scores all graphs of a batch, each by itself."""
+        run = self._run()
+        distilled = self._distill(teacher, graph, run)
+        outputs = torch.arange(distilled.outputs.size(0), device=graph.x.device)
+        with torch.no_grad():
+            question, rule = self._goal.question(distilled, outputs, target), self._rule(teacher)
+            state = rule.prepare(teacher, graph, distilled, question, run)
+            rows = distilled.decomposition.rows(outputs)
+            effects = rule.effects(distilled.decomposition, state, question, rows, run)
+            scores = effects.scores(distilled.decomposition, rows)
+        trust = effects.trust or distilled.trust(outputs)
+        return ScoredGraphs(graph, distilled, question, effects, rows._replace(value=scores), trust, top_k)
+
     def distill(
         self,
         model: torch.nn.Module | None,
-        x: Tensor,
-        edge_index: Any,
+        x: Any,
+        edge_index: Any = None,
         *,
         teacher_outputs: Tensor | np.ndarray | None = None,
         probe_outputs: Tensor | np.ndarray | None = None,
@@ -206,16 +305,50 @@ class DistillAndExplain(ExplainerAlgorithm):
     ) -> Surrogate:
         r"""Returns the surrogate that explanations of these inputs use, and distils it if it is not cached.
 
+        ``distill(model, loader)`` distils a model of graphs once, over a data set: a ``DataLoader``, a ``Dataset`` or a
+        list of ``Data``. The latest one serves all graphs, until the model changes.
+
         For the arguments, see :meth:`explain_nodes`.
         """
+        if edge_index is None:
+            return self._distill_data_set(model, x, self._run(progress))
         graph = Graph.of(x, edge_index, kwargs)
         teacher = self._teacher(model, graph, teacher_outputs, probe_outputs)
         return self._distill(teacher, graph, self._run(progress)).surrogate
+
+    def _distill_data_set(self, model: torch.nn.Module | None, data: Any, run: Run) -> Surrogate:
+        self._check_level('graph', 'distill over a data set')
+        if model is None:
+            raise TypeError("'model' must be a module to be distilled over a data set (got None): pass it")
+        graph = arguments_of(
+            model, Batch.from_data_list([item for one in batches_of(data) for item in one.to_data_list()])
+        )
+        graph.check_content()
+        teacher = self._teacher(model, graph)
+        with torch.no_grad():
+            surrogate = distill_graphs(teacher, graph, self._recipe, run)
+        self._data_sets.put(model, ('data set',), self._data_set_key, surrogate)
+        return surrogate
+
+    @property
+    def _data_sets(self) -> SurrogateCache:
+        return _data_sets if self.cache is None else self.cache
+
+    @property
+    def _data_set_key(self) -> tuple[Any, ...]:
+        return ('data set', self.model_config.mode, self.model_config.return_type, self._recipe)
+
+    def _data_set_surrogate(self, teacher: Teacher) -> Surrogate | None:
+        r"""The latest surrogate that was distilled over a data set, unless the model has changed since."""
+        if teacher.model is None:
+            return None
+        return self._data_sets.get(teacher.model, ('data set',), self._data_set_key)
 
     def connect(self, explainer_config: ExplainerConfig, model_config: ModelConfig) -> None:
         r"""Takes the configuration of an :class:`~torch_geometric.explain.Explainer`, or says why it can't."""
         self._explainer_config = ExplainerConfig.cast(explainer_config)
         self._model_config = ModelConfig.cast(model_config)
+        self._take_defaults(str(self._model_config.task_level.value))
         if (reason := self._refusal()) is not None:
             raise ValueError(reason)
 
@@ -225,14 +358,31 @@ class DistillAndExplain(ExplainerAlgorithm):
 
     def _refusal(self) -> str | None:
         level, mode = self.model_config.task_level, self.model_config.mode
-        if level != ModelTaskLevel.node:
+        if level == ModelTaskLevel.edge:
             return (
-                f"'task_level' must be 'node' for {type(self).__name__} (got '{level.value}'): explain the nodes that "
-                f'the prediction is made from, or use GNNExplainer'
+                f"'task_level' must be 'node' or 'graph' for {type(self).__name__} (got '{level.value}'): explain the "
+                f'nodes that the prediction is made from, or use GNNExplainer'
+            )
+        if self.how == 'nodes' and level != ModelTaskLevel.graph:
+            return (
+                f"'how' must be 'features' at task level '{level.value}' (got 'nodes'), as the explained nodes would "
+                f'be removed, too: leave it out'
             )
         if self.contrast is not None and mode == ModelMode.regression:
             return f"'contrast' needs classes (got contrast={self.contrast!r} in mode 'regression'): leave it out"
         return None
+
+    def _check_level(self, level: str, what: str) -> None:
+        if self.model_config.task_level.value != level:
+            raise ValueError(
+                f"'task_level' must be '{level}' to {what.replace('_', ' ')} (got "
+                f"'{self.model_config.task_level.value}'): pass it in 'model_config'"
+            )
+
+    @property
+    def _needs_surrogate(self) -> bool:
+        r"""Whether scores at graph level are made from a surrogate."""
+        return True
 
     def _check_many(self) -> None:
         r"""Refuses options that explain no more than one node at a time."""
@@ -266,10 +416,17 @@ class DistillAndExplain(ExplainerAlgorithm):
         teacher.check(graph, self._num_probes + NUM_FIXED_MASKS, self._num_masks > 0)
         return teacher
 
+    @property
+    def _recipe(self) -> Recipe:
+        default = DEFAULT_RIDGE if self.model_config.task_level == ModelTaskLevel.node else DEFAULT_RIDGE_OF_GRAPHS
+        ridge = default if self.ridge is None else self.ridge
+        return Recipe(self.num_hops, ridge, num_masks=self._num_masks, how=self.how)
+
     def _distill(self, teacher: Teacher, graph: Graph, run: Run, target: Tensor | None = None) -> Distilled:
         config, model = self.model_config, _NO_MODEL if teacher.model is None else teacher.model
-        ridge = DEFAULT_RIDGE if self.ridge is None else self.ridge
-        recipe = Recipe(self.num_hops, ridge, num_masks=self._num_masks)
+        recipe, known = self._recipe, None
+        if teacher.level == 'graph' and self._needs_surrogate:
+            known = self._data_set_surrogate(teacher)
         inputs = (graph.x, graph.edge_index, graph.kwargs)
 
         def is_current(distilled: Distilled) -> bool:
@@ -283,7 +440,7 @@ class DistillAndExplain(ExplainerAlgorithm):
                 operator = other.decomposition.operator
                 graph.operators[other.surrogate.flow, operator.value.dtype] = operator
             with torch.no_grad():
-                distilled = distill(teacher, graph, recipe, run)
+                distilled = self._distil(teacher, graph, recipe, run, known)
             warn_if_not_converged(distilled)
             if not is_current(distilled):
                 warn_about_randomness()
@@ -292,7 +449,15 @@ class DistillAndExplain(ExplainerAlgorithm):
         if self.cache is None:
             return create()
         seen = (inputs, teacher.given, teacher.given_probes)
-        return self.cache.get_or_create(model, seen, (config.mode, config.return_type, recipe), create, is_current)
+        key = (config.task_level, config.mode, config.return_type, recipe, self._needs_surrogate, known)
+        return self.cache.get_or_create(model, seen, key, create, is_current)
+
+    def _distil(self, teacher: Teacher, graph: Graph, recipe: Recipe, run: Run, known: Surrogate | None) -> Distilled:
+        if teacher.level == 'node':
+            return distill(teacher, graph, recipe, run)
+        if not self._needs_surrogate:
+            known = no_surrogate(teacher, graph, recipe, teacher.outputs(graph).values.size(1))
+        return place(distill_graphs(teacher, graph, recipe, run) if known is None else known, teacher, graph)
 
     def _view(self) -> View:
         config = self.explainer_config

@@ -56,11 +56,12 @@ class DnXAlgorithm(DistillAndExplain):
         solver: str = 'newton',
         epochs: int = 100,
         lr: float = 0.1,
-        distillation: str = 'paper',
+        distillation: str | None = None,
         num_masks: int = 8,
+        how: str | None = None,
     ) -> None:
         shared = (num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory, doubt)
-        super().__init__(*shared, distillation=distillation, num_masks=num_masks)
+        super().__init__(*shared, distillation=distillation, num_masks=num_masks, how=how)
         self.epsilon = options.positive('epsilon', epsilon)
         self.prior = options.choice('prior', prior, ('uniform', 'propagation'))
         self.solver = options.choice('solver', solver, ('newton', 'adam'))

@@ -2,6 +2,8 @@ r"""ProbeDnX: FastDnX's question, put to the model itself, with some of its neig
 
 from __future__ import annotations
 
+from torch_geometric.explain.config import ModelTaskLevel
+
 from pyg_dnx import options
 from pyg_dnx.distill.cache import SurrogateCache, shared_cache
 from pyg_dnx.explainers.base import DistillAndExplain
@@ -29,8 +31,9 @@ class ProbeDnXAlgorithm(DistillAndExplain):
 
     Args:
         num_hops, ridge, contrast, edge_score, mask, cache, max_memory, doubt: See :class:`FastDnXAlgorithm`.
-        num_probes (int): The number of random masks, an even one. Besides what distillation takes, the model is
-            evaluated so many times, and once with all nodes blanked. (default: ``1024``)
+        num_probes (int, optional): The number of random masks, an even one. Besides what distillation takes, the model
+            is evaluated so many times, and once with all nodes blanked. (default: ``1024`` for nodes, and ``512`` for
+            graphs)
         answer (str): What is explained of a class: its ``'probability'``, or its ``'logit'``, the logarithm of it less
             the mean over classes. With ``contrast``, the difference between the two classes. For regression it is the
             output, along the way from the model's answer to blank features. (default: ``'probability'``)
@@ -57,17 +60,28 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         max_memory: int | None = None,
         doubt: float = DEFAULT_DOUBT,
         *,
-        num_probes: int = NUM_PROBES,
+        num_probes: int | None = None,
         answer: str = 'probability',
         shortlist: int = 0,
         distillation: str = 'masked',
         num_masks: int = 8,
+        how: str | None = None,
     ) -> None:
         shared = (num_hops, ridge, 'target', contrast, edge_score, mask, cache, max_memory, doubt)
-        super().__init__(*shared, distillation=distillation, num_masks=num_masks)
-        self.num_probes = options.even('num_probes', num_probes)
+        super().__init__(*shared, distillation=distillation, num_masks=num_masks, how=how)
+        self._given['num_probes'] = None if num_probes is None else options.even('num_probes', num_probes)
+        self._take_defaults('node')
         self.answer = options.choice('answer', answer, ('probability', 'logit'))
         self.shortlist = options.count('shortlist', shortlist, least=0)
+
+    def _take_defaults(self, level: str) -> None:
+        super()._take_defaults(level)
+        given = self._given.get('num_probes')
+        self.num_probes: int = NUM_PROBES[level] if given is None else given
+
+    @property
+    def _needs_surrogate(self) -> bool:
+        return self.model_config.task_level == ModelTaskLevel.node or self.num_probes == 0
 
     @property
     def _num_masks(self) -> int:
@@ -81,4 +95,4 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         if self.num_probes == 0 or not teacher.can_be_asked:
             warn_about_missing_probes()
             return Projection()
-        return Probing(self._goal, self.num_probes, self.answer, self.shortlist)
+        return Probing(self._goal, self.num_probes, self.answer, self.shortlist, self.how)

@@ -57,7 +57,9 @@ class Readout:
         column = torch.cat([part.column for part in parts])
         signal = torch.cat(
             [
-                signal if self.rows is None else signal.repeat_interleave(part.length, dim=0) * part.value[:, None]
+                signal
+                if self.rows is None
+                else signal.repeat_interleave(part.length, dim=0) * part.value[:, None].to(signal.dtype)
                 for part, signal in zip(parts, signals, strict=True)
             ]
         )

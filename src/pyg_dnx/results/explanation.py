@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 from torch_geometric.explain import Explanation
 from torch_geometric.explain.config import MaskType
 
@@ -24,6 +25,25 @@ class View(NamedTuple):
     edge_mask_type: MaskType | None
     edge_score: str
     mask: str
+
+
+def join_parts(found: list[tuple[Explanation, Tensor, Tensor]], graph: Graph, view: View) -> Explanation:
+    r"""One explanation of a batch, of those of its graphs, given the ids of their nodes and edges in it."""
+    joined: dict[str, Tensor] = {}
+    for name in found[0][0].to_dict():
+        values = [explanation[name] for explanation, *_ in found]
+        if name == 'feature_score' or (name == 'node_mask' and view.node_mask_type == MaskType.common_attributes):
+            joined[name] = torch.stack(values).sum(dim=0)
+        elif name.startswith(('node_', 'edge_')):
+            ids = [nodes if name.startswith('node_') else edges for _, nodes, edges in found]
+            size = graph.num_nodes if name.startswith('node_') else graph.edge_index.size(1)
+            whole = values[0].new_zeros(size, *values[0].shape[1:])
+            joined[name] = whole.index_copy_(0, torch.cat(ids), torch.cat(values))
+        else:
+            joined[name] = torch.cat(values)
+    if view.node_mask_type == MaskType.common_attributes:
+        joined['node_mask'] = to_mask(joined['feature_score'], None, view.mask, joined['node_mask'].dtype)[None]
+    return Explanation().update(joined)
 
 
 def build(

@@ -13,12 +13,12 @@ from torch import Tensor
 from pyg_dnx import options
 
 GOLDEN = 0.618034  # whose multiples fill the unit interval evenly
-NUM_PROBES = 1024  # unless the user says otherwise
+NUM_PROBES = {'node': 1024, 'edge': 256, 'graph': 512}  # unless the user says otherwise
 NUM_FIXED_MASKS = 2  # the first two masks keep all nodes, and none
 ALL_BLANKED = 1  # the latter
 
 
-def probe_masks(num_nodes: int, num_probes: int = NUM_PROBES) -> Tensor:
+def probe_masks(num_nodes: int, num_probes: int = NUM_PROBES['node']) -> Tensor:
     r"""The masks [num_probes + 2, num_nodes] of probes: all nodes, none, then random ones in complementary pairs.
 
     They are the same in every call, and fewer probes have the first of more. Pair k keeps a node with probability
