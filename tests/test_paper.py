@@ -1,4 +1,4 @@
-r"""The evaluation in examples/paper, against slow definitions that can be checked by eye."""
+r"""The evaluation, against slow definitions that can be checked by eye."""
 
 import copy
 import math
@@ -18,7 +18,7 @@ from torch_geometric.utils import k_hop_subgraph, to_dense_adj
 
 from pyg_dnx.datasets import MotifDataset, node_truth
 
-sys.path.insert(0, str(Path(__file__).parents[1] / 'examples' / 'paper'))
+sys.path.insert(0, str(Path(__file__).parents[1] / 'evaluation'))
 import explainers
 import intervals
 import measures

@@ -3,8 +3,8 @@ r"""Measures explainers on the paper's graphs: against its ground truth, and aga
 Results go to `--out`, one line of JSON each; an interrupted run goes on where it stopped. Then `page.py` makes the
 tables and pictures of docs/paper.md, results.md and others.
 
-    python examples/paper/run.py --data FOLDER --quick
-    python examples/paper/run.py --data FOLDER --parts truth --graphs ba_house --models GCN
+    python evaluation/run.py --data FOLDER --quick
+    python evaluation/run.py --data FOLDER --parts truth --graphs ba_house --models GCN
 """
 
 import argparse

@@ -2,8 +2,8 @@ r"""Writes what `run.py` measured as tables and pictures: docs/paper.md, results
 
 With their JSON and images. A page keeps its tables of parts that were not measured anew.
 
-    python examples/paper/page.py --out results --data FOLDER
-    python examples/paper/page.py --out results --data FOLDER --pages paper recipe
+    python evaluation/page.py --out results --data FOLDER
+    python evaluation/page.py --out results --data FOLDER --pages paper recipe
 """
 
 import argparse
@@ -28,7 +28,7 @@ from store import Store
 
 import pyg_dnx
 
-DOCS = osp.join(osp.dirname(__file__), '..', '..', 'docs')
+DOCS = osp.join(osp.dirname(__file__), '..', 'docs')
 HERE = osp.dirname(__file__)
 PAPER_PARTS = ('teachers', 'distillation', 'truth', 'appendix', 'edges', 'epochs', 'fidelity', 'times')
 TAUGHT = (*summary.PAPER_MODELS, 'plain GIN')
