@@ -23,7 +23,7 @@ from recipe import distill_by_recipe
 DOCS = Path(__file__).parents[1] / 'docs'
 
 
-@pytest.mark.parametrize('name', page.PAGES)
+@pytest.mark.parametrize('name', [name for name in page.PAGES if (DOCS / f'{name}.json').exists()])
 def test_pages_are_those_that_their_data_make(name, tmp_path):
     page.write(name, json.loads((DOCS / f'{name}.json').read_text(encoding='utf-8')), tmp_path)
     for kind in ('md', 'json'):
