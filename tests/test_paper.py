@@ -1,4 +1,4 @@
-r"""The evaluation in examples/paper, against slow definitions that can be checked by eye."""
+r"""The evaluation, against slow definitions that can be checked by eye."""
 
 import copy
 import math
@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data
+from evaluation_case import CLOSE, graph, reached
 from torch_geometric.explain import CaptumExplainer, DummyExplainer, Explainer, metric
 from torch_geometric.explain.algorithm.utils import set_masks
 from torch_geometric.nn import GCN, GIN, SGConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
-from torch_geometric.utils import k_hop_subgraph, to_dense_adj
+from torch_geometric.utils import to_dense_adj
 
 from pyg_dnx.datasets import MotifDataset, node_truth
 
-sys.path.insert(0, str(Path(__file__).parents[1] / 'examples' / 'paper'))
+sys.path.insert(0, str(Path(__file__).parents[1] / 'evaluation'))
 import explainers
 import intervals
 import measures
@@ -28,17 +28,9 @@ import store
 import teachers
 from recipe import distill_by_recipe
 
-INF, CLOSE, NODES = math.inf, dict(atol=1e-5, rtol=1e-4), torch.tensor([4, 12, 0, 9, 5, 7, 2])
+INF, NODES = math.inf, torch.tensor([4, 12, 0, 9, 5, 7, 2])
 TIED = torch.tensor([[1, 2, 2, 2, 0, -INF], [1, 1, 1, 1, 1, 1], [-INF, 3, -INF, 3, -INF, -INF], [5, 1, 4, 2, 3, 0]])
 TRUTH = torch.tensor([[1, 1, 0, 0, 1, 1], [1, 0, 0, 1, 0, 0], [0, 1, 0, 0, 1, 0], [0, 1, 1, 0, 0, 0]]).bool()
-
-
-def graph(directed=False):
-    r"""A ring of 12 nodes with a chord, a self-loop and, if directed, an edge twice, and two nodes on their own."""
-    edge_index = torch.tensor([[*range(12), 0, 3, 5], [*range(1, 12), 0, 3, 4, 5]])
-    edge_index = edge_index if directed else torch.cat([edge_index, edge_index.flip(0)], dim=1).unique(dim=1)
-    x, every = torch.randn(14, 3, generator=torch.Generator().manual_seed(0)), torch.ones(14, dtype=torch.bool)
-    return Data(x=x, edge_index=edge_index, y=(x[:, :2] > 0).sum(dim=1), train_mask=every, val_mask=every)
 
 
 @pytest.fixture(params=['GCN', 'GIN, directed', 'GIN, in pieces', 'GCN, directed, in pieces'])
@@ -51,11 +43,6 @@ def case(request, monkeypatch):
     found = probes.Probes(model, data, NODES)
     assert (len(found.parts) > 1) == ('pieces' in request.param)
     return model, data, found
-
-
-def reached(data, node, num_hops):
-    nodes = k_hop_subgraph(int(node), num_hops, data.edge_index, num_nodes=data.num_nodes)[0]
-    return torch.isin(torch.arange(data.num_nodes), nodes)
 
 
 def on_subgraph(model, data, keep, node):
@@ -240,7 +227,7 @@ def test_faithfulness_is_that_of_pyg(case, monkeypatch):
 
 def test_edge_gradients_add_up_to_what_the_messages_do(case):
     model, data, found = case
-    scores = explainers.edge_gradients(found, data, 0).edge
+    scores = explainers.edge_gradients(probes.logit)(found, data, 0).edge
     silent = copy.deepcopy(model)
     set_masks(silent, torch.zeros(data.num_edges), data.edge_index, apply_sigmoid=False)
     change = (model(data.x, data.edge_index) - silent(data.x, data.edge_index))[NODES]

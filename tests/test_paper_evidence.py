@@ -1,4 +1,4 @@
-r"""Graphs on which it is known what a model must go by, and how examples/paper judges explanations there."""
+r"""Graphs on which it is known what a model must go by, and how the evaluation judges explanations there."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import SGConv
 from torch_geometric.utils import contains_self_loops, degree, is_undirected
 
-sys.path.insert(0, str(Path(__file__).parents[1] / 'examples' / 'paper'))
+sys.path.insert(0, str(Path(__file__).parents[1] / 'evaluation'))
 import evidence
 import explainers
 import page

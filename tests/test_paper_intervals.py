@@ -1,4 +1,4 @@
-r"""Intervals of the evaluation in examples/paper, and the tables that they stand in."""
+r"""Intervals of the evaluation, and the tables that they stand in."""
 
 import sys
 from itertools import product
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch_geometric.explain import metric
 
-sys.path.insert(0, str(Path(__file__).parents[1] / 'examples' / 'paper'))
+sys.path.insert(0, str(Path(__file__).parents[1] / 'evaluation'))
 import intervals
 import metrics
 import store

@@ -1,4 +1,4 @@
-r"""The pages of the evaluation in examples/paper: from records to tables and text."""
+r"""The pages of the evaluation: from records to tables and text."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 from pyg_dnx import ProbeDnX
 from pyg_dnx.datasets import MotifDataset
 
-sys.path.insert(0, str(Path(__file__).parents[1] / 'examples' / 'paper'))
+sys.path.insert(0, str(Path(__file__).parents[1] / 'evaluation'))
 import explainers
 import page
 import run
@@ -19,6 +19,16 @@ import store
 import summary
 import teachers
 from recipe import distill_by_recipe
+
+DOCS = Path(__file__).parents[1] / 'docs'
+
+
+@pytest.mark.parametrize('name', [name for name in page.PAGES if (DOCS / f'{name}.json').exists()])
+def test_pages_are_those_that_their_data_make(name, tmp_path):
+    page.write(name, json.loads((DOCS / f'{name}.json').read_text(encoding='utf-8')), tmp_path)
+    for kind in ('md', 'json'):
+        written = (tmp_path / f'{name}.{kind}').read_text(encoding='utf-8')
+        assert written == (DOCS / f'{name}.{kind}').read_text(encoding='utf-8'), f'change {name}.md.in as well'
 
 
 def test_fidelity_on_real_graphs_is_how_far_accuracy_falls_on_what_is_kept(tmp_path):

@@ -3,8 +3,8 @@ r"""Measures explainers on the paper's graphs: against its ground truth, and aga
 Results go to `--out`, one line of JSON each; an interrupted run goes on where it stopped. Then `page.py` makes the
 tables and pictures of docs/paper.md, results.md and others.
 
-    python examples/paper/run.py --data FOLDER --quick
-    python examples/paper/run.py --data FOLDER --parts truth --graphs ba_house --models GCN
+    python evaluation/run.py --data FOLDER --quick
+    python evaluation/run.py --data FOLDER --parts truth --graphs ba_house --models GCN
 """
 
 import argparse
@@ -19,8 +19,11 @@ from typing import NamedTuple
 import measures
 from distillation import measure_distillation, measure_epochs
 from evidence import EVIDENCE_GRAPHS, measure_evidence
-from explainers import BY_EVIDENCE, BY_RECIPE, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, UNTAUGHT
+from explainers import BY_EVIDENCE, BY_RECIPE, DROPPED, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, UNTAUGHT
+from feature_explainers import ZEROED
+from heterophilous import HETEROPHILOUS, load_heterophilous
 from options import OPTIONS, RIDGES, measure_option, measure_ridge
+from removal import measure_edges, measure_features
 from sanity import CHECKED, PLANTED, measure_planted, measure_sanity
 from store import Job, Store
 from teachers import APPENDIX_RATE, CITATION, EPOCHS, RATE, accuracy, teacher
@@ -33,6 +36,7 @@ REAL = (*BITCOIN_GRAPHS, 'Cora', 'CiteSeer')
 PAPER_MODELS = ('GCN', 'ARMA', 'GATED', 'GIN')
 MODELS = ('GCN', 'GAT', 'GIN')  # for faithfulness
 EARLIER = ('GCN', 'GAT', 'plain GIN')  # of parts that were last measured before GIN had normalisation
+REMOVED = ('edges', 'features')  # parts
 PROBED_ON = ('Cora', 'CiteSeer', 'bitcoin_alpha', 'ba_community', 'tree_cycles', 'tree_grids')
 SLOW = {  # how many nodes are explained, with how many teachers of a kind
     'DnX, published': (50, 3),
@@ -46,6 +50,7 @@ SLOW = {  # how many nodes are explained, with how many teachers of a kind
     'IG, edges': (60, 3),
     'Saliency': (100, 3),
 }
+SLOW_TO_REMOVE = ('GNNExplainer', 'PGExplainer', 'occlusion', 'KernelSHAP')  # for 20 nodes, not 50
 NODES = {
     'evidence': 100,
     'faithfulness': 30,
@@ -76,10 +81,12 @@ PARTS = {
     'distillation': Part(PAPER_MODELS, ('ours', 'recipe'), measure_distillation),
     'truth': Part(PAPER_MODELS, JUDGED, measures.measure_truth),
     'appendix': Part(PAPER_MODELS, ('FastDnX', 'DnX'), measure_appendix),
-    'edges': Part(PAPER_MODELS, tuple(EDGE_EXPLAINERS), measures.measure_edges),
+    'edge_truth': Part(PAPER_MODELS, tuple(EDGE_EXPLAINERS), measures.measure_edge_truth),
     'epochs': Part(PAPER_MODELS, ('DnX, published',), measure_epochs),
     'fidelity': Part(('GCN',), JUDGED, measures.measure_faithfulness),
     'faithfulness': Part(MODELS, tuple(EXPLAINERS), measures.measure_faithfulness),
+    'edges': Part((*MODELS, 'SAGE'), tuple(DROPPED), measure_edges),
+    'features': Part((*MODELS, 'SAGE'), tuple(ZEROED), measure_features),
     'evidence': Part(('GCN',), BY_EVIDENCE, measure_evidence),
     'probes': Part((*EARLIER, 'SAGE'), PROBED, measures.measure_faithfulness),
     'recipe': Part(PAPER_MODELS, BY_RECIPE, measures.measure_recipe),
@@ -106,11 +113,15 @@ def applies(job):
         return False
     if (job.part == 'evidence') != (job.graph in EVIDENCE_GRAPHS):
         return False
+    if job.part in REMOVED:
+        return True
+    if job.graph in HETEROPHILOUS:
+        return False
     if job.graph in CITATION and job.model in ('ARMA', 'GATED'):
         return False
     if job.part == 'truth' and (job.graph in CITATION or (job.explainer in UNTAUGHT and job.model != 'GCN')):
         return False
-    if job.part in ('appendix', 'edges', 'epochs', 'recipe') and job.graph not in MOTIF_GRAPHS:
+    if job.part in ('appendix', 'edge_truth', 'epochs', 'recipe') and job.graph not in MOTIF_GRAPHS:
         return False
     if job.part == 'fidelity' and job.graph in MOTIF_GRAPHS:
         return False
@@ -123,6 +134,8 @@ def applies(job):
 
 @lru_cache(maxsize=2)
 def graph_of(name, folder):
+    if name in HETEROPHILOUS:
+        return load_heterophilous(name, folder)
     return EVIDENCE_GRAPHS[name]() if name in EVIDENCE_GRAPHS else load(name, folder)
 
 
@@ -134,14 +147,15 @@ def model_of(graph, model, seed, rate, data, out, quick):
 
 def size_of(job, quick):
     r"""How many nodes are explained."""
-    sizes = [NODES.get(job.part, 1000)]
-    if job.part == 'probes':
-        return min(*sizes, 10) if quick else sizes[0]
-    if job.graph in BITCOIN_GRAPHS:  # where each sees most of the graph
-        sizes.append(200 if job.part == 'truth' and job.explainer not in SLOW else 30)
-    if job.explainer in SLOW:
-        sizes.append(SLOW[job.explainer][0])
-    return min(*sizes, 10) if quick else min(sizes)
+    sizes = [NODES.get(job.part, 1000), 10 if quick else 1000]
+    if job.part in REMOVED:
+        sizes.append(20 if job.explainer in SLOW_TO_REMOVE else 50)
+    elif job.part != 'probes':
+        if job.graph in BITCOIN_GRAPHS:  # where each sees most of the graph
+            sizes.append(200 if job.part == 'truth' and job.explainer not in SLOW else 30)
+        if job.explainer in SLOW:
+            sizes.append(SLOW[job.explainer][0])
+    return min(sizes)
 
 
 def measure(job, args):
@@ -170,10 +184,12 @@ def check_names(parser, args):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument('--data', default='data', help="may have folders 'dnx', with published files, and 'planetoid'")
+    parser.add_argument(
+        '--data', default='data', help="may have folders 'dnx', with published files, 'planetoid' and 'heterophilous'"
+    )
     parser.add_argument('--out', default='results')
     parser.add_argument('--parts', nargs='+', default=list(PARTS), choices=list(PARTS))
-    parser.add_argument('--graphs', nargs='+', default=[*MOTIF_GRAPHS, *REAL, *EVIDENCE_GRAPHS])
+    parser.add_argument('--graphs', nargs='+', default=[*MOTIF_GRAPHS, *REAL, *HETEROPHILOUS, *EVIDENCE_GRAPHS])
     parser.add_argument('--models', nargs='+')
     parser.add_argument('--explainers', nargs='+')
     parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2])

@@ -1,6 +1,7 @@
 r"""Tables of faithfulness, with intervals from resampling, paired where explainers are compared."""
 
 import numpy as np
+from heterophilous import HETEROPHILOUS
 from metrics import characterization
 from options import CHOSEN_ON, EDGE_OPTIONS, MASK_OPTIONS, NODE_OPTIONS
 from summary import GRAPHS
@@ -8,7 +9,7 @@ from summary import GRAPHS
 SHARES = ('0.05', '0.1', '0.3', '0.5', '0.7')
 REPEATS = 1000
 ROUNDING = 1e-12
-ANY_TEACHER = 'faithfulness'  # the part whose intervals resample teachers, too; those of others resample nodes only
+ANY_TEACHER = ('faithfulness', 'edges', 'features')  # parts whose intervals resample teachers, too; others, nodes only
 KEYS = ('characterization', 'fidelity_plus', 'fidelity_minus', 'unfaithfulness', 'total_variation')
 
 
@@ -42,7 +43,7 @@ class Faithfulness:
         else:
             values = self.draws(key).mean(axis=1)
         count, first = len(self.jobs), self.jobs[0]
-        if first.part == ANY_TEACHER:
+        if first.part in ANY_TEACHER:
             generator = np.random.default_rng(list(first.graph.encode()))
             teachers = generator.integers(count, size=(count, REPEATS))
             values = np.take_along_axis(values, np.insert(teachers, 0, np.arange(count), axis=1), axis=0)
@@ -187,16 +188,16 @@ def recipe_tables(store, explainers):
     }
 
 
-def means(store, part, graphs, explainers, shares):
+def means(store, part, graphs, explainers, shares, told=TOLD):
     r"""The means over all graphs of the explainers that were run for the most teachers; others would not compare."""
     rows = []
     for name in explainers:
         every = [Faithfulness(r, shares=shares) for g in graphs if (r := store.select(part, graph=g, explainer=name))]
         if every:
-            found = (np.mean([one.of(key) for one in every], axis=0) for key in TOLD)
+            found = (np.mean([one.of(key) for one in every], axis=0) for key in told)
             rows.append([name, sum(len(one.jobs) for one in every), *map(with_interval, found)])
     most = max((row[1] for row in rows), default=0)
-    return {'columns': ['explainer', 'teachers', *TOLD], 'rows': [row for row in rows if row[1] == most]}
+    return {'columns': ['explainer', 'teachers', *told], 'rows': [row for row in rows if row[1] == most]}
 
 
 def gaps(store, part, graphs, comparisons, heading, shares, told=TOLD):
@@ -212,6 +213,25 @@ def gaps(store, part, graphs, comparisons, heading, shares, told=TOLD):
             mean = map(with_interval, np.mean(list(found.values()), axis=0))
             rows.append([label, *mean, *(with_interval(found[g][0]) if g in found else None for g in graphs)])
     return {'columns': [heading, *told, *graphs], 'rows': rows}
+
+
+REMOVED = ('fall', 'kept', 'characterization')
+REFERENCES = ('FastDnX, masked', 'ProbeDnX')
+
+
+def removal_tables(store, part, explainers, kinds):
+    r"""What the model answers where parts are removed: means, and paired differences, for each kind of parts.
+
+    `kinds` has what the keys of each kind start with in the records.
+    """
+    tables, graphs = {}, [graph for graph in (*GRAPHS, *HETEROPHILOUS) if store.select(part, graph=graph)]
+    for kind, start in kinds.items():
+        shares = [f'{start}{share}' for share in SHARES]
+        tables[kind] = means(store, part, graphs, explainers, shares, REMOVED)
+        for name in REFERENCES:
+            pairs = [(other, name, other) for other in explainers]
+            tables[f'{kind}, {name}'] = gaps(store, part, graphs, pairs, f'{name} minus', shares, REMOVED)
+    return tables
 
 
 def by_teacher(store, graphs, each=False):

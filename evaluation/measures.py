@@ -93,7 +93,7 @@ def trust_record(probes, node):
     return record
 
 
-def measure_edges(model, data, job, size):
+def measure_edge_truth(model, data, job, size):
     r"""The AUC of the package's own edge scores."""
     probes = Probes(model, data, with_truth(data, job, size))
     _, edge, _ = explain(job.explainer, probes, data, job.seed)

@@ -2,8 +2,8 @@ r"""Writes what `run.py` measured as tables and pictures: docs/paper.md, results
 
 With their JSON and images. A page keeps its tables of parts that were not measured anew.
 
-    python examples/paper/page.py --out results --data FOLDER
-    python examples/paper/page.py --out results --data FOLDER --pages paper recipe
+    python evaluation/page.py --out results --data FOLDER
+    python evaluation/page.py --out results --data FOLDER --pages paper recipe
 """
 
 import argparse
@@ -21,16 +21,17 @@ import pictures
 import summary
 import torch
 import torch_geometric
-from explainers import BY_EVIDENCE, BY_RECIPE, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, RIVALS
+from explainers import BY_EVIDENCE, BY_RECIPE, DROPPED, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, RIVALS
+from feature_explainers import ZEROED
 from run import applies
 from sanity import CHECKED
 from store import Store
 
 import pyg_dnx
 
-DOCS = osp.join(osp.dirname(__file__), '..', '..', 'docs')
+DOCS = osp.join(osp.dirname(__file__), '..', 'docs')
 HERE = osp.dirname(__file__)
-PAPER_PARTS = ('teachers', 'distillation', 'truth', 'appendix', 'edges', 'epochs', 'fidelity', 'times')
+PAPER_PARTS = ('teachers', 'distillation', 'truth', 'appendix', 'edge_truth', 'epochs', 'fidelity', 'times')
 TAUGHT = (*summary.PAPER_MODELS, 'plain GIN')
 MOTIF_TEACHERS = {model: figures[: len(summary.MOTIF_GRAPHS)] for model, figures in paper.TEACHERS.items()}
 # The paper has one edge score; the package's others are held against its figures, too.
@@ -61,7 +62,7 @@ def papers_tables(store):
     ]
     nodes['rows'].append(['', 'ceiling', *ceilings])
     edges = summary.by_explainer(store, 'truth', [(g, 'auc') for g in motif], paper.EDGES, JUDGED, motif)
-    scored = summary.by_explainer(store, 'edges', [(g, 'auc') for g in motif], EDGES, EDGE_EXPLAINERS, motif)
+    scored = summary.by_explainer(store, 'edge_truth', [(g, 'auc') for g in motif], EDGES, EDGE_EXPLAINERS, motif)
     return {
         'teachers': summary.by_model(store, 'teachers', 'accuracy', paper.TEACHERS, both, '', TAUGHT),
         'distillation': summary.by_model(store, 'distillation', 'agreement', paper.DISTILLATION, both, 'ours'),
@@ -117,6 +118,16 @@ PAGES = {
     'beyond': Page({('probes',): lambda store: intervals.probes_tables(store, PROBED)}, beyond_bars),
     'rivals': Page({('faithfulness',): lambda store: intervals.rivals_tables(store, RIVALS)}),
     'recipe': Page({('recipe',): recipe}, recipe_bars),
+    'edges_and_features': Page(
+        {
+            ('edges',): lambda store: intervals.removal_tables(
+                store, 'edges', DROPPED, {'edges': '', 'pairs': 'pairs, '}
+            ),
+            ('features',): lambda store: intervals.removal_tables(
+                store, 'features', ZEROED, {'columns': '', 'entries': 'entries, '}
+            ),
+        }
+    ),
     'evidence': Page(
         {
             ('evidence',): lambda store: {

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from torch_geometric.utils import k_hop_subgraph
 
 from pyg_dnx.graph.subgraphs import Neighbourhoods
 from pyg_dnx.teacher.teacher import receptive_field
@@ -41,6 +42,11 @@ class Probes:
         rows = torch.arange(self.nodes.numel()).split(pieces)
         return [(piece, self.finder.around(self.nodes[piece], self.num_hops + 1)) for piece in rows]
 
+    @cached_property
+    def alone(self):
+        r"""The neighbourhood of each node by itself."""
+        return [self.finder.around(node[None], self.num_hops + 1) for node in self.nodes]
+
     @torch.no_grad()
     def masked(self, keep):
         r"""The probabilities if features are multiplied by `keep` [B, N]: [B, C]."""
@@ -69,14 +75,43 @@ class Probes:
         """
         scores = torch.zeros(self.near.shape)
         for rows, part in self.parts:
-            x, total = self.data.x[part.node], 0.0
-            for point, weight in along(steps) if steps else [(1.0, 1.0)]:
-                inputs = (point * x).requires_grad_()
-                outputs = of(self.model(inputs, part.edge_index)[part.root], self.target[rows])
-                total = total + weight * torch.autograd.grad(outputs.sum(), inputs)[0]
-            score = (total * x if steps else total.abs()).sum(dim=1)
-            scores[rows[part.owner], part.node] = score
+
+            def explained(x, rows=rows, part=part):
+                return of(self.model(x, part.edge_index)[part.root], self.target[rows])
+
+            score = path_gradients(explained, self.data.x[part.node], steps)
+            scores[rows[part.owner], part.node] = score.sum(dim=1)
         return scores
+
+
+def path_gradients(explained, x, steps=50):
+    r"""Integrated Gradients of a function from zero to `x`, by entry; for no `steps`, the gradient's magnitudes."""
+    total = 0.0
+    for point, weight in along(steps) if steps else [(1.0, 1.0)]:
+        inputs = (point * x).requires_grad_()
+        total = total + weight * torch.autograd.grad(explained(inputs).sum(), inputs)[0]
+    return total * x if steps else total.abs()
+
+
+@torch.no_grad()
+def answers(model, x, edge_index, root, keep):
+    r"""Class probabilities [K, C] at one node of copies of a graph, whose edges are those kept in `keep` [K, T].
+
+    Features `x` are those of each copy, [K, S, F], or of all, [1, S, F].
+    """
+    found, size = [], x.size(1)
+    at_a_time = max(1, MAX_ENTRIES // (size * (x.size(2) + 64)))
+    for features, kept in zip(x.expand(len(keep), -1, -1).split(at_a_time), keep.split(at_a_time), strict=True):
+        offset = size * torch.arange(len(kept))
+        edges = (edge_index[:, None] + offset[:, None])[:, kept]
+        found.append(model(features.reshape(-1, x.size(2)), edges)[root + offset].softmax(dim=1))
+    return torch.cat(found)
+
+
+def carries(edge_index, root, num_hops, num_nodes):
+    r"""Which edges carry a message to a node within some hops, [T]."""
+    nodes = k_hop_subgraph(root, num_hops - 1, edge_index, num_nodes=num_nodes)[0]
+    return torch.isin(edge_index[1], nodes)
 
 
 def along(steps):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from probes import along, logit, margin, probability
+from probes import answers, carries, logit, margin, path_gradients, probability
 from recipe import distill_by_recipe
 from torch_geometric.explain import Explainer, GNNExplainer, PGExplainer
 from torch_geometric.explain.algorithm.utils import set_masks
@@ -17,9 +17,9 @@ from torch_geometric.explain.algorithm.utils import set_masks
 from pyg_dnx import DnX, FastDnX, ProbeDnX, SurrogateWarning
 from pyg_dnx.graph.operator import normalized_adjacency
 from pyg_dnx.graph.rows import rows_of
-from pyg_dnx.graph.subgraphs import Neighbourhoods
 
 warnings.simplefilter('ignore', SurrogateWarning)
+NUM_ANSWERS = ProbeDnX().num_probes  # which rivals that ask the model have for each node
 CONFIG = dict(mode='multiclass_classification', task_level='node', return_type='raw')
 
 
@@ -50,6 +50,11 @@ def to_edges(node, edge_index):
 def random(probes, data, seed):
     generator = torch.Generator().manual_seed(seed)
     return Scores(torch.rand(probes.near.shape, generator=generator), None)
+
+
+def random_edges(probes, data, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return Scores(edge=torch.rand(probes.nodes.numel(), data.num_edges, generator=generator))
 
 
 def adjacency(num_hops):
@@ -103,10 +108,8 @@ def gradients(of, steps):
 
 def node_by_node(explain, probes, data):
     r"""Runs a slow explainer on the part of the graph that each node's prediction depends on, true degrees included."""
-    finder = Neighbourhoods(data.edge_index, data.num_nodes)
     node, edge = torch.zeros(probes.near.shape), torch.zeros(probes.nodes.numel(), data.num_edges)
-    for row, center in enumerate(probes.nodes):
-        part = finder.around(center[None], probes.num_hops + 1)
+    for row, part in enumerate(probes.alone):
         found = explain(data.x[part.node], part.edge_index, part.root)
         if (mask := found.get('node_mask')) is not None:
             node[row, part.node] = mask.float().sum(dim=1)
@@ -128,19 +131,77 @@ def gnn_explainer(kind):
     return explain
 
 
-def edge_gradients(probes, data, seed):
-    r"""Integrated Gradients of the logit from no messages to all of them, by PyG's masks of edges."""
-    model = copy.deepcopy(probes.model)  # which keeps the last mask
+def edge_gradients(of):
+    r"""Integrated Gradients from no messages to all of them, by PyG's masks of edges."""
 
-    def explain(x, edge_index, root):
-        target, total = probes.model(x, edge_index)[root].argmax(dim=1), 0.0
-        for point, weight in along(50):
-            mask = torch.full((edge_index.size(1),), point, requires_grad=True)
-            set_masks(model, mask, edge_index, apply_sigmoid=False)
-            total = total + weight * torch.autograd.grad(logit(model(x, edge_index)[root], target).sum(), mask)[0]
-        return {'edge_mask': total}
+    def explain_all(probes, data, seed):
+        model = copy.deepcopy(probes.model)  # which keeps the last mask
 
-    return Scores(edge=node_by_node(explain, probes, data)[1])
+        def explain(x, edge_index, root):
+            target = probes.model(x, edge_index)[root].argmax(dim=1)
+
+            def explained(mask):
+                set_masks(model, mask, edge_index, apply_sigmoid=False)
+                return of(model(x, edge_index)[root], target)
+
+            return {'edge_mask': path_gradients(explained, torch.ones(edge_index.size(1)))}
+
+        return Scores(edge=node_by_node(explain, probes, data)[1])
+
+    return explain_all
+
+
+def by_coalitions(draw, solve):
+    r"""Scores the edges that carry messages by the class's probability where some are dropped, and on all of them.
+
+    `draw` says which of P edges are kept, [K, P], and `solve` turns that and the K + 1 answers into P scores.
+    """
+
+    def explain_all(probes, data, seed):
+        generator = torch.Generator().manual_seed(seed)
+
+        def explain(x, edge_index, root):
+            inside = carries(edge_index, root, probes.num_hops, x.size(0))
+            kept, scores = draw(int(inside.sum()), generator), torch.zeros(inside.shape)
+            keep = torch.ones(len(kept) + 1, *inside.shape, dtype=torch.bool)
+            keep[:-1, inside] = kept
+            found = answers(probes.model, x[None], edge_index, root, keep).double()
+            scores[inside] = solve(kept, found[:, found[-1].argmax()]).float()
+            return {'edge_mask': scores}
+
+        return Scores(edge=node_by_node(explain, probes, data)[1])
+
+    return explain_all
+
+
+def blocks(count, generator):
+    r"""All but one edge; or, where there are more edges than ProbeDnX has probes, all but as many blocks by lot."""
+    block = torch.randperm(count, generator=generator) % NUM_ANSWERS
+    return block != torch.arange(min(count, NUM_ANSWERS))[:, None]
+
+
+def coalitions(count, generator):
+    r"""No edge, all, and as many sets as ProbeDnX has probes, by Kernel SHAP's weights, each beside its complement."""
+    none = torch.zeros(1, count, dtype=torch.bool)
+    if count < 2:
+        return torch.cat([none, ~none])
+    size = torch.arange(1, count)
+    drawn = torch.multinomial(1.0 / (size * (count - size)), NUM_ANSWERS // 2, replacement=True, generator=generator)
+    order = torch.rand(drawn.numel(), count, generator=generator).argsort(dim=1).argsort(dim=1)
+    half = order < size[drawn][:, None]
+    return torch.cat([none, ~none, half, ~half])
+
+
+def shapley(kept, answer):
+    r"""Shapley values by least squares on coalitions [K, P], the first of which is empty; they add up exactly.
+
+    The last answer is that with all edges. The ridge of 1 matters only where there are about K edges, or more.
+    """
+    share = kept.double().mean(dim=1, keepdim=True)
+    total, centered = answer[-1] - answer[0], kept.double() - share
+    rest = (answer[:-1] - answer[0])[:, None] - share * total
+    gram = centered @ centered.T + torch.eye(len(kept), dtype=torch.float64)
+    return total / max(1, kept.size(1)) + (centered.T @ torch.linalg.solve(gram, rest))[:, 0]
 
 
 def pg_explainer(probes, data, seed):
@@ -148,14 +209,12 @@ def pg_explainer(probes, data, seed):
     torch.manual_seed(seed)
     algorithm = PGExplainer(epochs=30)
     explainer = Explainer(probes.model, algorithm, 'phenomenon', CONFIG, edge_mask_type='object')
-    finder = Neighbourhoods(data.edge_index, data.num_nodes)
-    parts = [finder.around(center[None], probes.num_hops + 1) for center in probes.nodes]
     target = probes.model(data.x, data.edge_index).argmax(dim=1)
     for epoch in range(30):
-        for part in parts:
+        for part in probes.alone:
             x, target_here = data.x[part.node], target[part.node]
             algorithm.train(epoch, probes.model, x, part.edge_index, target=target_here, index=part.root)
-    ask = iter(parts)
+    ask = iter(probes.alone)
     explain = lambda x, edges, root: explainer(x, edges, index=root, target=target[next(ask).node])  # noqa: E731
     return Scores(edge=node_by_node(explain, probes, data)[1])
 
@@ -166,12 +225,10 @@ def pgm_explainer(probes, data, seed):
 
     np.random.seed(seed)  # noqa: NPY002, which is where it draws from
     torch.manual_seed(seed)
-    finder = Neighbourhoods(data.edge_index, data.num_nodes)
     scores = torch.zeros(probes.near.shape)
-    for row, center in enumerate(probes.nodes):
+    for row, part in enumerate(probes.alone):
         if int(probes.near[row].sum()) == 1:  # where PyG's raises an IndexError
             continue
-        part = finder.around(center[None], probes.num_hops + 1)
         algorithm = connect(probes.model, PGMExplainer(num_samples=100), node_mask_type='attributes')
         target = probes.target[row].expand(part.node.numel())
         with torch.no_grad():
@@ -237,7 +294,21 @@ EDGE_VARIANTS = {
     'FastDnX, target, flow': distilled_edges(FastDnX, score='target', edge_score='flow'),
     'FastDnX, masked, flow': distilled_edges(FastDnX, distillation='masked', edge_score='flow'),
     'ProbeDnX, flow': distilled_edges(ProbeDnX, edge_score='flow'),
-    'IG, edges': edge_gradients,
+    'IG, edges': edge_gradients(logit),
+}
+# Held against one another by what the model answers where edges are dropped.
+DROPPED = {
+    'FastDnX': distilled_edges(FastDnX),
+    'FastDnX, masked': distilled_edges(FastDnX, distillation='masked'),
+    'DnX': distilled_edges(DnX),
+    'ProbeDnX': distilled_edges(ProbeDnX),
+    'IG, logit': edge_gradients(logit),
+    'IG, probability': edge_gradients(probability),
+    'GNNExplainer': gnn_explainer('edge'),
+    'PGExplainer': pg_explainer,
+    'occlusion': by_coalitions(blocks, lambda kept, answer: (~kept.T).double() @ (answer[-1] - answer[:-1])),
+    'KernelSHAP': by_coalitions(coalitions, shapley),
+    'random': random_edges,
 }
 # Where it is known what a model must go by; PGExplainer would have to be trained on every graph.
 BY_EVIDENCE = (
