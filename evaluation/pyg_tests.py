@@ -13,6 +13,7 @@ import json
 import multiprocessing
 import os
 import sys
+import tempfile
 import warnings
 from collections import Counter
 from functools import partial
@@ -120,7 +121,10 @@ def run_tests(name: str, folder: str, files: list[str]) -> Outcomes:
     warnings.simplefilter('ignore')
     recorder = Recorder()
     quiet = ['-p', 'no:terminal', '-p', 'no:cacheprovider', '-p', 'no:warnings']
-    pytest.main(['-c', os.devnull, '--rootdir', folder, *quiet, *files], plugins=[recorder])
+    with tempfile.TemporaryDirectory() as empty:
+        config = Path(empty) / 'pytest.ini'  # so that no settings of a folder above apply
+        config.write_text('[pytest]\n', 'utf-8')
+        pytest.main(['-c', str(config), '--rootdir', folder, *quiet, *files], plugins=[recorder])
     return recorder.found
 
 

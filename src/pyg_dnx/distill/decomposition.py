@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyg_dnx.distill.surrogate import Surrogate
+from pyg_dnx.distill.surrogate import Bilinear, Surrogate
 from pyg_dnx.graph.filters import Taps
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.operator import Operator
@@ -58,6 +58,7 @@ class Decomposition:
         taps: How much each tap takes of each hidden signal, [T, L + 1].
         hidden: These signals, [N, C] each.
         known_evidence: :math:`Z - b`, if it is known.
+        decoder: Of links, how logits come from both ends; else these are summed.
     """
 
     surrogate: Surrogate
@@ -66,6 +67,7 @@ class Decomposition:
     taps: Taps
     hidden: tuple[Tensor, ...]
     known_evidence: Tensor | None = None
+    decoder: Bilinear | None = None
 
     @property
     def num_hops(self) -> int:
@@ -79,7 +81,7 @@ class Decomposition:
     def with_effects(self, hidden: Tensor) -> Decomposition:
         r"""The same walks with another hidden signal [N, D], which all taps share."""
         total = tuple(sum(column) for column in zip(*self.taps, strict=True))
-        return replace(self, taps=(total,), hidden=(hidden,), known_evidence=None)
+        return replace(self, taps=(total,), hidden=(hidden,), known_evidence=None, decoder=None)
 
     def states(self, operator: Operator | None = None, hidden: tuple[Tensor, ...] | None = None) -> Iterator[Tensor]:
         r"""Yields :math:`S_L` to :math:`S_0`, [N, C] each, with another operator or other signals if they are given."""
@@ -101,8 +103,25 @@ class Decomposition:
 
     def read(self, state: Tensor) -> Tensor:
         r"""The outputs' evidence [O, C], given :math:`S_0` [N, C]."""
-        ends = self.readout.apply(state)
+        return self._decode(self.readout.apply(state))
+
+    def _decode(self, ends: list[Tensor]) -> Tensor:
+        if self.decoder is not None:
+            return self.decoder.decode(*ends)
         return ends[0] if len(ends) == 1 else torch.stack(ends).sum(dim=0)
+
+    @cached_property
+    def _at_ends(self) -> list[Tensor]:
+        r"""The signals at each end of all outputs, [O, r] each."""
+        *_, state = self.states()
+        return self.readout.apply(state)
+
+    def at_ends(self, outputs: Tensor, direction: Tensor) -> list[Tensor]:
+        r"""By what the signals at each end of some outputs are multiplied, given directions [B, C] or [B, K, C]."""
+        if self.decoder is None:
+            return [direction] * self.readout.ends
+        first, second = self._at_ends
+        return self.decoder.directions(first[outputs], second[outputs], direction)
 
     @cached_property
     def evidence(self) -> Tensor:
@@ -123,9 +142,15 @@ class Decomposition:
         for n, weight in enumerate(self.surrogate.weight.split(num_features)):
             yield n // copies, None if scale is None else scale[nodes, n % copies, None].to(weight.dtype), weight
 
+    def one_end(self, end: int) -> Decomposition:
+        r"""The same with nothing but one end of the outputs, whose signals are taken as they are."""
+        rows = self.readout.of(torch.arange(self.readout.num_outputs, device=self.operator.col.device), end)
+        readout = Readout(self.readout.num_outputs, rows)
+        return replace(self, readout=readout, known_evidence=None, decoder=None)
+
     def start(self, outputs: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
         r"""Where the walks back from some outputs start: nodes [n], ascending, and :math:`B_0 = R^\top D` there."""
-        return self.readout.start(outputs, [direction] * self.readout.ends)
+        return self.readout.start(outputs, self.at_ends(outputs, direction))
 
     def pull_back(self, nodes: Tensor, signal: Tensor) -> list[Step]:
         r""":math:`B_k = (\tilde{A}^\top)^k B_0` for k = 0 … L, given the rows of :math:`B_0` at some nodes."""
@@ -168,16 +193,21 @@ class Decomposition:
         length = torch.bincount(every // num_nodes, minlength=outputs.numel())
         return Rows(length, every % num_nodes, value[:, 0] if value.size(1) == 1 else value)
 
-    def scores(self, rows: Rows, direction: Tensor) -> Tensor:
+    def scores(self, outputs: Tensor, rows: Rows, direction: Tensor) -> Tensor:
         r""":math:`\langle M_{oj}, D_o \rangle` for each entry of ``rows``, given a direction for each row, [B, C]."""
         if rows.value.dim() == 1:
             return inner_products(rows, direction, self.hidden[0]).mul_(rows.value)
-        pattern = rows._replace(value=rows.value[:, 0])
-        parts = [inner_products(pattern, direction, hidden) for hidden in self.hidden]
-        return (torch.stack(parts * self.readout.ends, dim=1) * rows.value).sum(dim=1)
+        pattern, ends = rows._replace(value=rows.value[:, 0].contiguous()), self.at_ends(outputs, direction)
+        parts = [inner_products(pattern, end, hidden) for end in ends for hidden in self.hidden]
+        return (torch.stack(parts, dim=1) * rows.value).sum(dim=1)
 
-    def contributions(self, column: Tensor, value: Tensor) -> Tensor:
-        r""":math:`M_{oj}` for nodes j of any shape [...], and their values [...] or [..., ends · T]: [..., C]."""
+    def contributions(self, outputs: Tensor, column: Tensor, value: Tensor) -> Tensor:
+        r""":math:`M_{oj}` for outputs [b], nodes j [b, m], and their values [b, m] or [b, m, ends · T]: [b, m, C]."""
+        if self.decoder is not None:
+            eye = torch.eye(self.surrogate.bias.numel(), dtype=self.hidden[0].dtype, device=column.device)
+            ends = self.at_ends(outputs, eye.expand(outputs.numel(), -1, -1))  # [b, C, r] each
+            parts = [torch.einsum('bmr,bcr->bmc', self.hidden[0][column], end) for end in ends]
+            return torch.stack([value[..., e, None] * part for e, part in enumerate(parts)]).sum(dim=0)
         if len(self.hidden) * self.readout.ends == 1:
             return value[..., None] * self.hidden[0][column]
         signals = list(self.hidden) * self.readout.ends
@@ -190,7 +220,11 @@ class Decomposition:
             F.embedding_bag(nodes, hidden, mode='sum', per_sample_weights=value[:, :, column].contiguous())
             for column, hidden in enumerate(list(self.hidden) * self.readout.ends)
         ]
-        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
+        size = len(self.hidden)
+        ends = [
+            parts[n] if size == 1 else torch.stack(parts[n : n + size]).sum(dim=0) for n in range(0, len(parts), size)
+        ]
+        return self._decode(ends)
 
     def chunks(self, outputs: Tensor, most: int) -> list[Tensor]:
         r"""Cuts ``outputs`` [B] into runs whose rows have about ``most`` entries at most, as positions in them."""
@@ -286,7 +320,7 @@ def decompose(surrogate: Surrogate, graph: Graph, readout: Readout, evidence: Te
     r"""The surrogate on one graph; ``evidence`` is :math:`Z - b`, if it is known."""
     operator = graph.operator(surrogate.flow, surrogate.weight.dtype)
     hidden = hidden_signals(graph.x, surrogate, readout.scale)
-    return Decomposition(surrogate, operator, readout, surrogate.taps, hidden, evidence)
+    return Decomposition(surrogate, operator, readout, surrogate.taps, hidden, evidence, surrogate.decoder)
 
 
 def hidden_signals(x: Tensor, surrogate: Surrogate, scale: Tensor | None = None) -> tuple[Tensor, ...]:

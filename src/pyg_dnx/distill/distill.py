@@ -291,14 +291,15 @@ def distill_graphs(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> 
         mode=teacher.config.mode.value,
         num_masks=num_masks,
     )
-    options = {'filter': recipe.filter, 'level': teacher.level}
-    return Surrogate(weight.to(dtype), fit.bias.to(dtype), num_hops, report, teacher.flow, **options)
+    parts_of = weight.to(dtype), fit.bias.to(dtype), num_hops, report, teacher.flow
+    return Surrogate(*parts_of, filter=recipe.filter, level=teacher.level)
 
 
 def no_surrogate(teacher: Teacher, graph: Graph, recipe: Recipe, num_classes: int) -> Surrogate:
     r"""A surrogate without weights, for explainers that go by what the model answers alone."""
     dtype, num_hops = torch.promote_types(graph.x.dtype, torch.float32), recipe.candidates(teacher.reach)[-1]
-    weight = torch.zeros(2 * graph.x.size(1), num_classes, dtype=dtype, device=graph.x.device)
+    copies = 2 if teacher.level == 'graph' else 1
+    weight = torch.zeros(copies * graph.x.size(1), num_classes, dtype=dtype, device=graph.x.device)
     nan = float('nan')
     report = Report(nan, nan, 0.0, 'none', recipe.ridge, True, graph.num_nodes, teacher.config.mode.value, None, 1)
     return Surrogate(weight, weight[0], num_hops, report, teacher.flow, level=teacher.level)

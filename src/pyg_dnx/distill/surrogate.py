@@ -11,7 +11,7 @@ from torch import Tensor
 from pyg_dnx import files
 from pyg_dnx.graph.filters import FILTERS, Taps
 from pyg_dnx.graph.graph import Graph
-from pyg_dnx.graph.readout import readout_of
+from pyg_dnx.graph.readout import num_outputs, readout_of
 
 if TYPE_CHECKING:
     from pyg_dnx.distill.decomposition import Decomposition
@@ -35,6 +35,8 @@ class Report:
     mode: str
     held_out: dict[int, float] | None = None  # by number of hops, where these were chosen by distillation
     num_masks: int = 0  # under which the model was asked, too
+    held_out_r2: float | None = None  # of links: the share of the variance of held-out answers that is predicted
+    masked_r2: float | None = None  # the same under masks
 
     @property
     def is_linear(self) -> bool:
@@ -53,9 +55,38 @@ class Report:
         ]
         if self.num_masks > 0:
             rows.append(('masks', f'{self.num_masks}'))
+        if self.held_out_r2 is not None:
+            rows.append(('held-out R2', f'{self.held_out_r2:.2f}, under masks {self.masked_r2:.2f}'))
         if self.held_out is not None:
             rows.append(('held-out loss', ', '.join(f'{hops}: {loss:.4g}' for hops, loss in self.held_out.items())))
         return '\n'.join(f'{name:<18} {value}' for name, value in rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Bilinear:
+    r"""How the logits of a pair come from the signals at its ends, :math:`g_u^\top W g_v + a^\top g_u + c^\top g_v`."""
+
+    both: Tensor  # W, [C, r, r]
+    first: Tensor  # a, [C, r]
+    second: Tensor  # c, [C, r]
+
+    def decode(self, first: Tensor, second: Tensor) -> Tensor:
+        r"""The logits without the bias, [B, C], given the signals at both ends, [B, r] each."""
+        product = torch.einsum('br,crs,bs->bc', first, self.both, second)
+        return product + first @ self.first.T + second @ self.second.T
+
+    def directions(self, first: Tensor, second: Tensor, direction: Tensor) -> list[Tensor]:
+        r"""By what the signals at each end are multiplied, [B, r] each, or [B, K, r] for directions [B, K, C].
+
+        Each end has half of what both have in common, so that the two sum to the logits along the direction.
+        """
+        one = torch.einsum('b...c,crs,bs->b...r', direction, self.both, second)
+        other = torch.einsum('b...c,crs,br->b...s', direction, self.both, first)
+        return [0.5 * one + direction @ self.first, 0.5 * other + direction @ self.second]
+
+    def to(self, target: Any) -> Bilinear:
+        r"""The same in another type, or on another device."""
+        return Bilinear(self.both.to(target), self.first.to(target), self.second.to(target))
 
 
 class Surrogate:
@@ -69,8 +100,9 @@ class Surrogate:
         flow (str): The direction of messages, as in :class:`~torch_geometric.nn.MessagePassing`.
         filter (str): Which powers of :math:`\tilde{A}` there are: ``'sgc'`` has the last one, ``'sign'`` each with
             weights of its own, ``'ppr'`` all with one weight, as personalised PageRank mixes them.
-        level (str): What it has logits of, ``'node'`` or ``'graph'``. Of graphs, the weights of features' means are
-            followed by those of their sums, [2·T·F, C].
+        level (str): What it has logits of, ``'node'``, ``'edge'`` or ``'graph'``. Of graphs, the weights of features'
+            means are followed by those of their sums, [2·T·F, C].
+        decoder (Bilinear, optional): Of edges, how logits come from the signals at both ends, [F, r] being ``weight``.
     """
 
     def __init__(
@@ -83,6 +115,7 @@ class Surrogate:
         *,
         filter: str = 'sgc',
         level: str = 'node',
+        decoder: Bilinear | None = None,
     ) -> None:
         self.weight = weight
         self.bias = bias
@@ -91,6 +124,7 @@ class Surrogate:
         self.flow = flow
         self.filter = filter
         self.level = level
+        self.decoder = decoder
 
     @property
     def taps(self) -> Taps:
@@ -103,9 +137,14 @@ class Surrogate:
         return self.weight.size(0) // (len(self.taps) * (2 if self.level == 'graph' else 1))
 
     def __call__(
-        self, x: Tensor, edge_index: Any, edge_weight: Tensor | None = None, batch: Tensor | None = None
+        self,
+        x: Tensor,
+        edge_index: Any,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+        edge_label_index: Tensor | None = None,
     ) -> Tensor:
-        r"""Returns the logits [N, C], or those of each graph of ``batch``, in the surrogate's own precision."""
+        r"""Returns the logits of nodes, of the graphs of ``batch``, or of the pairs ``edge_label_index``, [O, C]."""
         num_features = self.num_features
         if not isinstance(x, Tensor) or x.dim() != 2 or x.size(1) != num_features:
             got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
@@ -113,7 +152,8 @@ class Surrogate:
                 f"'x' must be a tensor of shape [N, {num_features}] (got {got}): pass the features of the graph "
                 f'that the surrogate was distilled on, or of one like it'
             )
-        graph = Graph.of(x, edge_index, {'edge_weight': edge_weight, 'batch': batch})
+        kwargs = {'edge_weight': edge_weight, 'batch': batch, 'edge_label_index': edge_label_index}
+        graph = Graph.of(x, edge_index, {name: value for name, value in kwargs.items() if value is not None})
         graph.check_content()
         return self.on(graph).logits
 
@@ -121,8 +161,7 @@ class Surrogate:
         r"""The surrogate on one graph."""
         from pyg_dnx.distill.decomposition import decompose
 
-        num_graphs = int(graph.batch.max()) + 1 if self.level == 'graph' else graph.num_nodes
-        return decompose(self, graph, readout_of(graph, self.level, num_graphs))
+        return decompose(self, graph, readout_of(graph, self.level, num_outputs(graph, self.level)))
 
     def outputs(self, logits: Tensor) -> Tensor:
         r"""What ``logits`` [..., C] say of the model: class probabilities, or regression outputs.
@@ -137,7 +176,8 @@ class Surrogate:
     def to(self, device: torch.device | str) -> Surrogate:
         r"""Returns the surrogate on another device."""
         parts = self.weight.to(device), self.bias.to(device), self.num_hops, self.report, self.flow
-        return Surrogate(*parts, filter=self.filter, level=self.level)
+        decoder = None if self.decoder is None else self.decoder.to(device)
+        return Surrogate(*parts, filter=self.filter, level=self.level, decoder=decoder)
 
     def save(self, path: files.Path) -> None:
         r"""Writes the surrogate to a file that :meth:`load` reads without running any code in it."""
@@ -157,13 +197,16 @@ class Surrogate:
             'flow': self.flow,
             'filter': self.filter,
             'level': self.level,
+            'decoder': None if self.decoder is None else {k: v.cpu() for k, v in vars(self.decoder).items()},
             'report': asdict(self.report),
         }
 
     @staticmethod
     def from_dict(content: dict[str, Any]) -> Surrogate:
         r"""Undoes :meth:`to_dict`."""
-        return Surrogate(**{**content, 'report': Report(**content['report'])})
+        decoder = content.get('decoder')
+        parts = {'report': Report(**content['report']), 'decoder': None if decoder is None else Bilinear(**decoder)}
+        return Surrogate(**{**content, **parts})
 
     def __repr__(self) -> str:
         num_features, num_outputs = self.weight.shape

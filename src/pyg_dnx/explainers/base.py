@@ -34,6 +34,7 @@ from pyg_dnx.distill.distill import (
     no_surrogate,
     place,
 )
+from pyg_dnx.distill.links import distill_links
 from pyg_dnx.distill.surrogate import Surrogate
 from pyg_dnx.graph.copies import part
 from pyg_dnx.graph.graph import Graph
@@ -42,7 +43,7 @@ from pyg_dnx.graph.rows import Rows
 from pyg_dnx.results.certificate import DEFAULT_DOUBT, judge
 from pyg_dnx.results.explanation import View, build, join_parts
 from pyg_dnx.results.graph_explanations import GraphExplanations, ScoredGraphs, arguments_of, batches_of
-from pyg_dnx.results.node_explanations import NodeExplanations, Place, Request
+from pyg_dnx.results.node_explanations import LinkExplanations, NodeExplanations, Place, Request
 from pyg_dnx.results.warnings import warn_about_randomness, warn_if_doubtful, warn_if_not_converged
 from pyg_dnx.run import Run
 from pyg_dnx.scores.batch import score
@@ -79,8 +80,15 @@ class DistillAndExplain(ExplainerAlgorithm):
         distillation: str | None = None,
         num_masks: int = 8,
         how: str | None = None,
+        pair_argument: str = 'edge_label_index',
     ) -> None:
         super().__init__()
+        if not isinstance(pair_argument, str):
+            raise TypeError(
+                f"'pair_argument' must be the name of the model's argument that holds pairs (got {pair_argument!r}): "
+                f"pass 'edge_label_index', say"
+            )
+        self.pair_argument = pair_argument
         if distillation is not None:
             options.choice('distillation', distillation, ('paper', 'masked'))
         if how is not None:
@@ -132,7 +140,7 @@ class DistillAndExplain(ExplainerAlgorithm):
             index (int or Tensor, optional): The nodes to explain: an id, ids, or a boolean mask. ``None`` is all.
             **kwargs: Further arguments of the model. The surrogate uses ``edge_weight``, and no other.
         """
-        graph = Graph.of(x, edge_index, kwargs)
+        graph = Graph.of(x, edge_index, kwargs, self.pair_argument)
         if self.explainer_config.edge_mask_type is not None and not graph.has_edge_order:
             raise ValueError(
                 f"'edge_index' must be a tensor of shape [2, E] for an edge mask, since only there edges have an order "
@@ -214,12 +222,51 @@ class DistillAndExplain(ExplainerAlgorithm):
                 more than a second.
             **kwargs: Further arguments of the model. The surrogate uses ``edge_weight``, and no other.
         """
-        graph = Graph.of(x, edge_index, kwargs)
+        self._check_level('node', 'explain_nodes')
+        graph = Graph.of(x, edge_index, kwargs, self.pair_argument)
+        teacher = self._teacher(model, graph, teacher_outputs, probe_outputs)
+        return self._explain_many(teacher, graph, index, target, top_k, checkpoint, self._run(progress))
+
+    def explain_links(
+        self,
+        model: torch.nn.Module | None,
+        x: Tensor,
+        edge_index: Any,
+        *,
+        index: int | Tensor | None = None,
+        top_k: int | None = None,
+        target: Tensor | None = None,
+        teacher_outputs: Tensor | np.ndarray | None = None,
+        probe_outputs: Tensor | np.ndarray | None = None,
+        checkpoint: str | PathLike[str] | None = None,
+        progress: bool | None = None,
+        **kwargs: Any,
+    ) -> LinkExplanations:
+        r"""Explains each pair of nodes by itself; the model is asked once for all pairs.
+
+        The pairs are those of ``edge_label_index``, or of another argument, named as ``pair_argument``; ``index`` picks
+        some of them. For the other arguments, see :meth:`explain_nodes`.
+        """
+        self._check_level('edge', 'explain_links')
+        graph = Graph.of(x, edge_index, kwargs, self.pair_argument)
+        teacher = self._teacher(model, graph, teacher_outputs, probe_outputs)
+        found = self._explain_many(teacher, graph, index, target, top_k, checkpoint, self._run(progress))
+        return cast(LinkExplanations, found)
+
+    def _explain_many(
+        self,
+        teacher: Teacher,
+        graph: Graph,
+        index: Any,
+        target: Tensor | None,
+        top_k: int | None,
+        checkpoint: str | PathLike[str] | None,
+        run: Run,
+    ) -> NodeExplanations:
         if top_k is not None:
             options.count('top_k', top_k)
         self._check_many()
-        teacher, run = self._teacher(model, graph, teacher_outputs, probe_outputs), self._run(progress)
-        outputs = outputs_of(index, x.size(0), x.device)
+        outputs = outputs_of(index, num_outputs(graph, teacher.level), graph.x.device)
         distilled = self._distill(teacher, graph, run)
         decomposition = distilled.decomposition
         with torch.no_grad():
@@ -237,13 +284,15 @@ class DistillAndExplain(ExplainerAlgorithm):
         warn_if_doubtful(trust, distilled, outputs, self.doubt, question.direction is not None)
         view = self._view() if graph.has_edge_order else self._view()._replace(edge_mask_type=None)
         target = distilled.answers.target if target is None else target
-        request = Request(distilled.surrogate, rule, state, question, view, self.model_config, x.size(0), target)
+        size = graph.num_nodes
+        request = Request(distilled.surrogate, rule, state, question, view, self.model_config, size, target)
+        kind = LinkExplanations if teacher.level == 'edge' else NodeExplanations
         place = Place(decomposition, graph)
         if found.top is None:
-            return NodeExplanations(cast(Rows, found.rows).matrix(x.size(0)), None, trust, None, request, place)
+            return kind(cast(Rows, found.rows).matrix(size), None, trust, None, request, place)
         change = rule.change(distilled, state, question, trust, found.top[2])
         certificate = judge(distilled, question, trust, change, self.doubt)
-        return NodeExplanations(None, found.top[:2], trust, certificate, request, place)
+        return kind(None, found.top[:2], trust, certificate, request, place)
 
     def explain_graphs(
         self,
@@ -288,7 +337,7 @@ class DistillAndExplain(ExplainerAlgorithm):
             state = rule.prepare(teacher, graph, distilled, question, run)
             rows = distilled.decomposition.rows(outputs)
             effects = rule.effects(distilled.decomposition, state, question, rows, run)
-            scores = effects.scores(distilled.decomposition, rows)
+            scores = effects.scores(distilled.decomposition, outputs, rows)
         trust = effects.trust or distilled.trust(outputs)
         return ScoredGraphs(graph, distilled, question, effects, rows._replace(value=scores), trust, top_k)
 
@@ -312,7 +361,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         """
         if edge_index is None:
             return self._distill_data_set(model, x, self._run(progress))
-        graph = Graph.of(x, edge_index, kwargs)
+        graph = Graph.of(x, edge_index, kwargs, self.pair_argument)
         teacher = self._teacher(model, graph, teacher_outputs, probe_outputs)
         return self._distill(teacher, graph, self._run(progress)).surrogate
 
@@ -358,11 +407,6 @@ class DistillAndExplain(ExplainerAlgorithm):
 
     def _refusal(self) -> str | None:
         level, mode = self.model_config.task_level, self.model_config.mode
-        if level == ModelTaskLevel.edge:
-            return (
-                f"'task_level' must be 'node' or 'graph' for {type(self).__name__} (got '{level.value}'): explain the "
-                f'nodes that the prediction is made from, or use GNNExplainer'
-            )
         if self.how == 'nodes' and level != ModelTaskLevel.graph:
             return (
                 f"'how' must be 'features' at task level '{level.value}' (got 'nodes'), as the explained nodes would "
@@ -455,9 +499,14 @@ class DistillAndExplain(ExplainerAlgorithm):
     def _distil(self, teacher: Teacher, graph: Graph, recipe: Recipe, run: Run, known: Surrogate | None) -> Distilled:
         if teacher.level == 'node':
             return distill(teacher, graph, recipe, run)
-        if not self._needs_surrogate:
+        if known is None and not self._needs_surrogate:
             known = no_surrogate(teacher, graph, recipe, teacher.outputs(graph).values.size(1))
-        return place(distill_graphs(teacher, graph, recipe, run) if known is None else known, teacher, graph)
+        elif known is None and teacher.level == 'graph':
+            known = distill_graphs(teacher, graph, recipe, run)
+        elif known is None:
+            num_hops = recipe.candidates(teacher.reach)[-1]
+            known = distill_links(teacher, graph, num_hops, recipe.num_masks, self.ridge, run)
+        return place(known, teacher, graph)
 
     def _view(self) -> View:
         config = self.explainer_config

@@ -2,6 +2,8 @@ r"""DnX of `"Distill n' Explain" <https://arxiv.org/abs/2303.10139>`_, for PyG's
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch_geometric.explain.config import MaskType
 
 from pyg_dnx import options
@@ -59,9 +61,16 @@ class DnXAlgorithm(DistillAndExplain):
         distillation: str | None = None,
         num_masks: int = 8,
         how: str | None = None,
+        pair_argument: str = 'edge_label_index',
     ) -> None:
         shared = (num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory, doubt)
-        super().__init__(*shared, distillation=distillation, num_masks=num_masks, how=how)
+        more: dict[str, Any] = {
+            'distillation': distillation,
+            'num_masks': num_masks,
+            'how': how,
+            'pair_argument': pair_argument,
+        }
+        super().__init__(*shared, **more)
         self.epsilon = options.positive('epsilon', epsilon)
         self.prior = options.choice('prior', prior, ('uniform', 'propagation'))
         self.solver = options.choice('solver', solver, ('newton', 'adam'))

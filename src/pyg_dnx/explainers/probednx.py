@@ -2,6 +2,8 @@ r"""ProbeDnX: FastDnX's question, put to the model itself, with some of its neig
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch_geometric.explain.config import ModelTaskLevel
 
 from pyg_dnx import options
@@ -66,9 +68,16 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         distillation: str = 'masked',
         num_masks: int = 8,
         how: str | None = None,
+        pair_argument: str = 'edge_label_index',
     ) -> None:
         shared = (num_hops, ridge, 'target', contrast, edge_score, mask, cache, max_memory, doubt)
-        super().__init__(*shared, distillation=distillation, num_masks=num_masks, how=how)
+        more: dict[str, Any] = {
+            'distillation': distillation,
+            'num_masks': num_masks,
+            'how': how,
+            'pair_argument': pair_argument,
+        }
+        super().__init__(*shared, **more)
         self._given['num_probes'] = None if num_probes is None else options.even('num_probes', num_probes)
         self._take_defaults('node')
         self.answer = options.choice('answer', answer, ('probability', 'logit'))
@@ -81,7 +90,7 @@ class ProbeDnXAlgorithm(DistillAndExplain):
 
     @property
     def _needs_surrogate(self) -> bool:
-        return self.model_config.task_level == ModelTaskLevel.node or self.num_probes == 0
+        return self.model_config.task_level != ModelTaskLevel.graph or self.num_probes == 0
 
     @property
     def _num_masks(self) -> int:

@@ -2,7 +2,7 @@ r"""A graph with the arguments that the model takes, checked once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,18 +21,20 @@ class Graph:
         x: The features [N, F].
         edge_index: The edges [2, E], or a sparse adjacency matrix.
         kwargs: Further arguments of the model; ``edge_weight`` is the only one that the operator takes.
+        pair_argument: The argument that names the pairs [2, Q] of which a model of links predicts something.
     """
 
     x: Tensor
     edge_index: Any
     kwargs: dict[str, Any]
+    pair_argument: str = 'edge_label_index'
     operators: dict[tuple[str, torch.dtype], Operator] = field(default_factory=dict, repr=False)  # those known
 
     @staticmethod
-    def of(x: Any, edge_index: Any, kwargs: dict[str, Any]) -> Graph:
+    def of(x: Any, edge_index: Any, kwargs: dict[str, Any], pair_argument: str = 'edge_label_index') -> Graph:
         r"""Checks shapes and types, in constant time."""
         _check_shapes(x, edge_index, kwargs)
-        return Graph(x, edge_index, kwargs)
+        return Graph(x, edge_index, kwargs, pair_argument)
 
     @property
     def num_nodes(self) -> int:
@@ -49,13 +51,42 @@ class Graph:
         batch = self.kwargs.get('batch')
         return torch.zeros(self.num_nodes, dtype=torch.long, device=self.x.device) if batch is None else batch
 
+    @property
+    def names_pairs(self) -> bool:
+        r"""Whether the model is told of which pairs to predict something."""
+        return self.kwargs.get(self.pair_argument) is not None
+
+    @property
+    def pairs(self) -> Tensor:
+        r"""The pairs of which a model of links predicts something, [2, Q]: all edges, if it isn't told."""
+        pairs = self.kwargs.get(self.pair_argument)
+        if pairs is None:
+            if not self.has_edge_order:
+                raise ValueError(
+                    f"'{self.pair_argument}' must be given where edges have no order (got a sparse matrix): pass the "
+                    f'pairs to explain'
+                )
+            return self.edge_index
+        if not isinstance(pairs, Tensor) or pairs.size(0) != 2 or pairs.dim() > 2 or pairs.is_floating_point():
+            got = f'{list(pairs.shape)} of {pairs.dtype}' if isinstance(pairs, Tensor) else type(pairs).__name__
+            raise ValueError(
+                f"'{self.pair_argument}' must hold pairs of nodes, of shape [2, Q] (got {got}): transpose it, say"
+            )
+        return pairs.view(2, -1)
+
+    def with_pairs(self, pairs: Tensor) -> Graph:
+        r"""The same graph, asked about other pairs."""
+        return replace(self, kwargs={**self.kwargs, self.pair_argument: pairs})
+
     def kind_of(self, name: str, num_graphs: int | None = None) -> str | None:
         r"""What each row of an argument is about, ``'node'``, ``'edge'`` or ``'graph'``; else ``None``."""
         value = self.kwargs[name]
         if not isinstance(value, Tensor) or value.dim() == 0:
             return None
         size, num_edges = value.size(0), self.edge_index.size(1)
-        if size == num_edges and (num_edges != self.num_nodes or 'edge' in name) and 'label' not in name:
+        if name == self.pair_argument:
+            return None
+        if size == num_edges and (num_edges != self.num_nodes or 'edge' in name):
             return 'edge'
         if size == self.num_nodes:
             return 'node'
@@ -95,6 +126,13 @@ class Graph:
                 raise IndexError(
                     f"'edge_index' must hold node ids from 0 to {x.size(0) - 1}, as 'x' has {x.size(0)} nodes (got ids "
                     f'from {low} to {high}): pass the features of all nodes'
+                )
+        if self.names_pairs and self.pairs.numel() > 0:
+            low, high = int(self.pairs.min()), int(self.pairs.max())
+            if low < 0 or high >= x.size(0):
+                raise IndexError(
+                    f"'{self.pair_argument}' must hold node ids from 0 to {x.size(0) - 1}, as 'x' has {x.size(0)} "
+                    f'nodes (got ids from {low} to {high}): pass pairs of nodes in this graph'
                 )
         if edge_weight is None:
             return

@@ -86,13 +86,28 @@ def _graph_readout(graph: Graph, num_outputs: int) -> Readout:
     return Readout(num_outputs, Rows(size, column, share), parts=batch, scale=scale)
 
 
-READOUTS: dict[str, Callable[[Graph, int], Readout]] = {'node': _node_readout, 'graph': _graph_readout}
+def _edge_readout(graph: Graph, num_outputs: int) -> Readout:
+    if graph.pairs.size(1) != num_outputs:
+        raise ValueError(
+            f"'model' must return one row a pair of '{graph.pair_argument}', {graph.pairs.size(1)} of them (got "
+            f"{num_outputs}): name the argument that holds the pairs as 'pair_argument'"
+        )
+    return Readout(num_outputs, unit_rows(graph.pairs.long().flatten()), ends=2)
+
+
+READOUTS: dict[str, Callable[[Graph, int], Readout]] = {
+    'node': _node_readout,
+    'edge': _edge_readout,
+    'graph': _graph_readout,
+}
 
 
 def num_outputs(graph: Graph, level: str) -> int:
     r"""How many outputs a model of a task level has."""
     if level == 'node':
         return graph.num_nodes
+    if level == 'edge':
+        return graph.pairs.size(1)
     batch = graph.kwargs.get('batch')
     return 1 if batch is None else int(batch.max()) + 1
 

@@ -59,6 +59,9 @@ def build(
     node_score = scores.new_zeros(x.size(0)).index_copy_(0, inside, scores)
     found = {'node_score': node_score, **trust.to_dict(), **effects.extra}
     node_score = found['node_score']
+    if decomposition.readout.ends == 2:
+        for name, part in zip(('source_score', 'target_score'), attribution.end_scores(), strict=True):
+            found[name] = part.new_zeros(x.size(0)).index_copy_(0, inside, part)
 
     if view.node_mask_type == MaskType.object:
         found['node_mask'] = to_mask(found['node_score'], inside, view.mask, dtype, parts)[:, None]

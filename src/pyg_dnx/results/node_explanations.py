@@ -236,6 +236,22 @@ class NodeExplanations:
         return explanations
 
 
+class LinkExplanations(NodeExplanations):
+    r"""The explanations of many pairs of nodes, each by itself: as :class:`NodeExplanations`, by row of the output.
+
+    Attributes:
+        pairs (Tensor, optional): The explained pairs, [2, B]; ``None`` if they were loaded without their graph.
+    """
+
+    @property
+    def pairs(self) -> Tensor | None:
+        return None if self._place is None else self._place.graph.pairs[:, self.index]
+
+    def __repr__(self) -> str:
+        kept = '' if self._top is None else f', top_k={self._top[0].size(1)}'
+        return f'LinkExplanations({len(self)} pairs{kept})'
+
+
 def _rows(scores: Tensor) -> Rows:
     return Rows(scores.crow_indices().diff(), scores.col_indices(), scores.values())
 

@@ -57,6 +57,10 @@ class Attribution(ABC):
     def masked(self, x: Tensor, node_mask: Tensor | None, edge_mask: Tensor | None) -> Tensor:
         r"""What masks of features and messages leave of each output's evidence, [B, C], or of its scores, [B, 1]."""
 
+    def end_scores(self) -> list[Tensor]:
+        r"""The part of each node's score that reaches the outputs through each of their ends, [n] each."""
+        return [self.node_scores()]
+
     def edge_scores(self, edge_index: Tensor, kind: str, node_score: Tensor) -> tuple[Tensor, Tensor]:
         r"""Scores edges, given the scores [N] of all nodes.
 
@@ -159,6 +163,17 @@ class PulledBack(_Along):
                 zeros = step.signal.new_zeros(self.neighbourhood.numel(), step.signal.size(1))
                 spread.append(zeros.index_copy_(0, place[inside], step.signal[inside]))
         return self.decomposition.tapped(spread)
+
+    def end_scores(self) -> list[Tensor]:
+        decomposition = self.decomposition
+        found: list[Tensor] = []
+        for end in decomposition.at_ends(self.outputs, self.direction) if decomposition.readout.ends > 1 else []:
+            one = decomposition.one_end(len(found))
+            part = PulledBack(one, self.outputs, end, self.run)
+            scores = self.direction.new_zeros(self.neighbourhood.numel())
+            place = torch.searchsorted(self.neighbourhood, part.neighbourhood)
+            found.append(scores.index_copy_(0, place, part.node_scores()))
+        return found or [self.node_scores()]
 
     def edges_inside(self, edge_index: Tensor) -> Tensor:
         last_step = self.steps[-2:][0]  # which takes no entries if there are no hops
@@ -273,6 +288,14 @@ class Local(Attribution):
         scores = self.effect.new_zeros(self.neighbourhood.numel())
         return scores.index_add_(0, self.place, self.effect * self.rows.value)
 
+    def end_scores(self) -> list[Tensor]:
+        scores, whole = self.effect * self.rows.value, self.decomposition.rows(self.outputs)
+        if whole.value.dim() == 1:
+            return [self.node_scores()]
+        share = whole.value.abs() / whole.value.abs().sum(dim=1, keepdim=True).clamp(min=1e-30)
+        zeros = self.effect.new_zeros(self.neighbourhood.numel())
+        return [zeros.index_add(0, self.place, scores * part) for part in share.T]
+
     def attribute_scores(self, x: Tensor) -> Tensor:
         scores = self.effect * self.rows.value
         total = scores.new_zeros(self.neighbourhood.numel(), x.size(1))
@@ -284,7 +307,7 @@ class Local(Attribution):
         return self.attribute_scores(x).sum(dim=0)
 
     def edges_inside(self, edge_index: Tensor) -> Tensor:
-        zeros = self.effect.new_zeros(self.outputs.numel(), self.decomposition.hidden[0].size(1))
+        zeros = self.effect.new_zeros(self.outputs.numel(), self.decomposition.surrogate.bias.numel())
         return PulledBack(self.decomposition, self.outputs, zeros).edges_inside(edge_index)
 
     def edge_flow(self, edge_index: Tensor) -> Tensor:
@@ -321,7 +344,8 @@ class Local(Attribution):
     def _shares(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         r"""The share of each feature in the score of an entry, for some entries [m] at a time, [m, F]."""
         weights = [weight for *_, weight in self.decomposition.weights(x.size(1), self.neighbourhood[:0])]
-        toward = torch.stack([self.direction.to(weight.dtype) @ weight.T for weight in weights]).sum(dim=0)  # [B, F]
+        ends = self.decomposition.at_ends(self.outputs, self.direction.to(weights[0].dtype))
+        toward = torch.stack([end @ weight.T for end in ends for weight in weights]).sum(dim=0)  # [B, F]
         for part in torch.arange(self.effect.numel(), device=x.device).split(max(1, self.size // x.size(1))):
             values = x.detach()[self.rows.column[part].long()].to(toward.dtype)
             share = (values * toward[self.owner[part]]).abs_()

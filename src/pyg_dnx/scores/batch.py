@@ -98,7 +98,7 @@ def _piece(
     r"""The scores of a chunk of outputs, as tensors with a row for each output, or for each of their entries."""
     rows = decomposition.rows(question.outputs)
     effects = rule.effects(decomposition, state, question, rows, run)
-    scored = rows._replace(value=effects.scores(decomposition, rows))
+    scored = rows._replace(value=effects.scores(decomposition, question.outputs, rows))
     facts = () if effects.trust is None else tuple(effects.trust.to_dict().values())
     if top_k is None:
         scored = scored.sorted(decomposition.operator.num_nodes)

@@ -74,7 +74,8 @@ class Probing(Rule):
         prior = self._prior(probes, distilled, run)
         traits_used = probes.traits if prior.likeness > 0.0 else None
         parts = (probes.masks, outputs, direction, answers.T.double(), prior, distance, distilled.unit, traits_used)
-        probed = Probed(*parts, parts=distilled.decomposition.readout.parts)
+        readout = distilled.decomposition.readout
+        probed = Probed(*parts, by_halves=readout.ends == 2, parts=readout.parts)
         return probed if self.shortlist == 0 else self._reranked(probed, teacher, graph, distilled, run)
 
     def effects(

@@ -63,6 +63,7 @@ class Probed:
     traits: Tensor | None = None  # [N, T], of all nodes; none if there is no likeness
     listed: Tensor | None = None  # [n, m], the nodes with the highest scores in another order, and then -1
     listed_score: Tensor | None = None  # [n, m], their scores in it, descending
+    by_halves: bool = False  # whether R² and errors are of half the difference of each pair, as for links
     parts: Tensor | None = None  # [N], the output that each node is part of, if masks are drawn for each by itself
 
     def fit(
@@ -72,7 +73,7 @@ class Probed:
         effect = torch.zeros_like(rows.size)
         sums = self.answers.new_zeros(2, outputs.numel())
         place = torch.searchsorted(self.outputs, outputs)
-        assumed = self._assumed(decomposition, place, rows)
+        assumed = self._assumed(decomposition, outputs, place, rows)
         factor = self._factor(decomposition, outputs, rows, run)
         sizes = factor * rows.size
         for group, entry, inside in self._blocks(rows, run):
@@ -91,12 +92,18 @@ class Probed:
             value = rows.size.take(entry).double()
             found = self._reranked(found, place[group], rows.column.take(entry), value) * inside
             effect[entry[inside]] = found[inside].to(effect.dtype)
-            sums[:, group] = torch.stack([fit.error.square().mean(dim=1), (found * value).sum(dim=1)])
+            wrong = fit.error
+            if self.by_halves:
+                wrong = 0.5 * (wrong[:, ::2] - wrong[:, 1::2])
+            sums[:, group] = torch.stack([wrong.square().mean(dim=1), (found * value).sum(dim=1)])
         error, evidence = sums
         answers, distance, dtype = self.answers[place], self.distance[place], effect.dtype
         # Where there is no direction, all answers are 0: nothing is explained there, and the verdict is no better.
         still = torch.where(distance > 0.0, STILL * self.unit / distance, torch.inf)
-        r2 = 1.0 - error / answers.var(dim=1, correction=0).clamp(min=still.square())
+        spread = answers.var(dim=1, correction=0)
+        if self.by_halves:  # what both answers of a pair have in common is no effect of single nodes
+            spread = (0.5 * (answers[:, ::2] - answers[:, 1::2])).square().mean(dim=1)
+        r2 = 1.0 - error / spread.clamp(min=still.square())
         trust = Trust(
             surrogate_agreement=r2 > 0.0,
             distillation_error=(error.sqrt() * distance).to(dtype),
@@ -112,7 +119,8 @@ class Probed:
         pairs = min(self.masks.num_pairs, MAX_PAIRS_TO_CHOOSE)
         first = replace(self, masks=self.masks.first(pairs), answers=self.answers[:, : 2 * pairs])
         rows = decomposition.rows(self.outputs)
-        assumed = self._assumed(decomposition, torch.arange(self.outputs.numel(), device=self.outputs.device), rows)
+        every = torch.arange(self.outputs.numel(), device=self.outputs.device)
+        assumed = self._assumed(decomposition, self.outputs, every, rows)
         own, alike = self.answers.new_empty(2, self.outputs.numel(), pairs, pairs)
         account, losses = torch.empty_like(own[:, 0]), {}
         # What is as good as exact, as for a linear model, is a tie, and the first prior is taken.
@@ -128,12 +136,12 @@ class Probed:
                 losses[Prior(sizes, likeness, noise)] = max(loss, exact)
         return min(losses, key=losses.__getitem__)
 
-    def _assumed(self, decomposition: Decomposition, place: Tensor, rows: Rows) -> Tensor:
+    def _assumed(self, decomposition: Decomposition, outputs: Tensor, place: Tensor, rows: Rows) -> Tensor:
         r"""The surrogate's effect of each entry of ``rows`` over its value, [nnz]."""
         direction = self.answer_direction[place].to(rows.value.dtype)
         if rows.value.dim() == 1:
             return inner_products(rows, direction, decomposition.hidden[0]).double()
-        return _over(decomposition.scores(rows, direction), rows.size)
+        return _over(decomposition.scores(outputs, rows, direction), rows.size)
 
     def _factor(self, decomposition: Decomposition, outputs: Tensor, rows: Rows, run: Run) -> Tensor:
         r"""The size expected of each effect over the value of its entry in ``rows``, [nnz]."""
@@ -267,7 +275,13 @@ class Probed:
         tensors = ('outputs', 'answer_direction', 'answers', 'distance', 'listed', 'listed_score', 'parts')
         known = {name: value.cpu() for name in tensors if (value := getattr(self, name)) is not None}
         num_probes = 2 * self.masks.num_pairs - NUM_FIXED_MASKS
-        return {'num_probes': num_probes, 'prior': list(self.prior), 'unit': self.unit, **known}
+        return {
+            'num_probes': num_probes,
+            'prior': list(self.prior),
+            'unit': self.unit,
+            'by_halves': self.by_halves,
+            **known,
+        }
 
     @staticmethod
     def from_dict(content: dict[str, Any], num_nodes: int) -> Probed:

@@ -38,9 +38,9 @@ class Directed:
         r"""What is known of what stands for the model; ``None`` if that is the surrogate."""
         return None
 
-    def scores(self, decomposition: Decomposition, rows: Rows) -> Tensor:
-        r"""The score of each entry of ``rows``, [nnz]."""
-        return decomposition.scores(rows, self.direction.to(rows.value.dtype))
+    def scores(self, decomposition: Decomposition, outputs: Tensor, rows: Rows) -> Tensor:
+        r"""The score of each entry of ``rows``, those of ``outputs``, [nnz]."""
+        return decomposition.scores(outputs, rows, self.direction.to(rows.value.dtype))
 
     def kept(self, decomposition: Decomposition, nodes: Tensor, value: Tensor, scores: Tensor) -> Tensor:
         r"""What some nodes [B, k] leave of the evidence, [B, C], given their values and scores [B, k]."""
@@ -65,8 +65,8 @@ class Fitted:
     trust: Trust
     extra: dict[str, Tensor] = field(default_factory=dict)
 
-    def scores(self, decomposition: Decomposition, rows: Rows) -> Tensor:
-        r"""The score of each entry of ``rows``, [nnz]."""
+    def scores(self, decomposition: Decomposition, outputs: Tensor, rows: Rows) -> Tensor:
+        r"""The score of each entry of ``rows``, those of ``outputs``, [nnz]."""
         return self.effect * self.rows.value
 
     def kept(self, decomposition: Decomposition, nodes: Tensor, value: Tensor, scores: Tensor) -> Tensor:
@@ -177,7 +177,8 @@ class Mixture(Rule):
         node_weight = evidence.new_zeros(decomposition.operator.num_nodes)
         for group, entry, inside in padded_rows(rows.length, evidence.size(1), run.entries):
             size, column = rows.size.take(entry) * inside, rows.column.take(entry)
-            contributions = decomposition.contributions(column, rows.at(entry, inside).double())
+            values = rows.at(entry, inside).double()
+            contributions = decomposition.contributions(question.outputs[group], column, values).double()
             total = evidence[group]
             mass = torch.ones_like(size) if self.prior == 'uniform' else size.abs().clamp(min=1e-30)
             log_prior = (mass * inside).double().log().log_softmax(dim=1)
