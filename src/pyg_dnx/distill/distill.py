@@ -5,19 +5,29 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.explain.config import ModelConfig, ModelMode
 
-from pyg_dnx.distill.solvers import PRECISE_MAX_SIZE, Fit, fit_classifier, fit_regressor, fit_stacked, kl_divergence
+from pyg_dnx.distill.solvers import (
+    PRECISE_MAX_SIZE,
+    Fit,
+    fit_classifier,
+    fit_masked,
+    fit_regressor,
+    fit_stacked,
+    kl_divergence,
+)
 from pyg_dnx.distill.surrogate import Decomposition, Report, Surrogate
-from pyg_dnx.graph.features import Features, propagate
+from pyg_dnx.graph.design import Design, Sparse
+from pyg_dnx.graph.features import Features, as_sparse, propagate
 from pyg_dnx.graph.operator import Operator, normalized_adjacency
 from pyg_dnx.teacher.probes import UNDRAWN, ask, probe_masks
 from pyg_dnx.teacher.teacher import query, to_targets
@@ -147,31 +157,36 @@ def distill(
     if operator is None:
         operator = normalized_adjacency(edge_index, kwargs.get('edge_weight'), x.size(0), dtype, settings.flow)
     outputs = query(model, x, edge_index, kwargs) if teacher_outputs is None else teacher_outputs
-    precise = torch.float64 if (1 + settings.num_masks) * x.numel() <= PRECISE_MAX_SIZE else dtype
+    inputs = as_sparse(operator, x, max(settings.hops))
+    size = inputs.value.numel() if isinstance(inputs, Sparse) else inputs.numel()
+    precise = torch.float64 if (1 + settings.num_masks) * size <= PRECISE_MAX_SIZE else dtype
     targets, predicted = to_targets(outputs, config, precise, x.device)
     regression = config.mode == ModelMode.regression
 
     num_hops, held_out = settings.hops[0], None
     if len(settings.hops) > 1:
-        held_out = _held_out_loss(operator, x, targets, settings, regression, max_bytes)
+        held_out = _held_out_loss(operator, inputs, targets, settings, regression, max_bytes)
         rounding = 1e-9 * float(torch.linalg.vector_norm(targets)) ** 2 / x.size(0)
         best = min(held_out.values()) + rounding
         num_hops = next(hops for hops, loss in held_out.items() if not loss > best)  # of ties, the fewest
 
-    features = propagate(operator, x.detach(), num_hops, precise, max_bytes)
+    features = propagate(operator, inputs, num_hops, precise, max_bytes)
     if settings.num_masks > 0:
         masks = probe_masks(x.size(0), settings.num_masks)
         answers = ask(model, x, edge_index, kwargs, config, masks, UNDRAWN, probe_outputs, progress)
-        masked = (
-            (propagate(operator, x.detach() * mask.to(x.device)[:, None], num_hops, precise, max_bytes), answer)
-            for mask, answer in zip(masks[UNDRAWN:], answers, strict=True)
-        )
-        shift = 0.0 if regression else 1.0 / targets.size(1)
-        parts = ((part, answer - shift) for part, answer in chain([(features, targets)], masked))
-        fit = fit_stacked(parts, (1 + settings.num_masks) * x.size(0), settings.ridge)
+        masks, shift = masks[UNDRAWN:].to(x.device), 0.0 if regression else 1.0 / targets.size(1)
+        shifted = (answer - shift for answer in chain([targets], answers))
+        if isinstance(features, Design):
+            fit = fit_masked(features, torch.cat([torch.ones_like(masks[:1]), masks]), shifted, settings.ridge)
+        else:
+            dense = (propagate(operator, x.detach() * mask[:, None], num_hops, precise, max_bytes) for mask in masks)
+            parts = zip(chain([features], dense), shifted, strict=True)
+            fit = fit_stacked(
+                cast(Iterable[tuple[Features, Tensor]], parts), (1 + settings.num_masks) * x.size(0), settings.ridge
+            )
     else:
         fit = _fit(features, targets, settings.ridge, regression, progress)
-    evidence = torch.cat([chunk @ fit.weight.to(chunk.dtype) for _, chunk in features.chunks()])
+    evidence = features @ fit.weight.to(features.dtype)
     del features
     loss, agreement = _quality(evidence + fit.bias.to(evidence.dtype), targets, regression, settings.num_masks > 0)
     report = Report(
@@ -193,24 +208,26 @@ def distill(
 
 
 def _held_out_loss(
-    operator: Operator, x: Tensor, targets: Tensor, settings: Settings, regression: bool, max_bytes: int
+    operator: Operator, x: Tensor | Sparse, targets: Tensor, settings: Settings, regression: bool, max_bytes: int
 ) -> dict[int, float]:
     r"""The loss on held-out nodes for each candidate number of hops, ascending."""
-    num_nodes = x.size(0)
+    num_nodes = operator.num_nodes
     generator = torch.Generator(device='cpu').manual_seed(0)
-    order = torch.randperm(num_nodes, generator=generator, device='cpu')[:MAX_NODES_TO_CHOOSE_HOPS].to(x.device)
+    order = torch.randperm(num_nodes, generator=generator, device='cpu')[:MAX_NODES_TO_CHOOSE_HOPS].to(targets.device)
     held = order[: max(1, int(HELD_OUT_SHARE * order.numel()))]
     kept = order[held.numel() :] if num_nodes > 1 else held
     losses: dict[int, float] = {}
     for num_hops in settings.hops:
-        features = propagate(operator, x.detach(), num_hops, targets.dtype, max_bytes)
-        fit = _fit(Features.of(features.rows(kept)), targets[kept], settings.ridge, regression)
-        logits = features.rows(held).double() @ fit.weight + fit.bias
+        features = propagate(operator, x, num_hops, targets.dtype, max_bytes)
+        fit = _fit(features.rows(kept), targets[kept], settings.ridge, regression)
+        logits = features.rows(held).to(torch.float64) @ fit.weight + fit.bias
         losses[num_hops] = _quality(logits, targets[held], regression)[0]
     return losses
 
 
-def _fit(features: Features, targets: Tensor, ridge: float, regression: bool, progress: bool | None = False) -> Fit:
+def _fit(
+    features: Tensor | Features | Design, targets: Tensor, ridge: float, regression: bool, progress: bool | None = False
+) -> Fit:
     if regression:
         return fit_regressor(features, targets, ridge)
     return fit_classifier(features, targets, ridge, progress=progress)
