@@ -28,7 +28,7 @@ PRECISE_MAX_SIZE = 2**24  # features times nodes; above, float32 and a looser to
 
 
 MASKED_SIZE = 2**24  # numbers in a product under several masks
-MAX_REFINEMENTS = 10  # of least squares, each by REFINEMENT, until the residual's square is down to a share
+MAX_REFINEMENTS = 10  # of least squares, each by REFINEMENT, until one gains no more than a share of the first
 REFINEMENT, RESIDUAL = 1e-4, 1e-11  # evidence is then within 2e-6 (Cora, CiteSeer)
 
 
@@ -130,21 +130,21 @@ def _least_squares(parts: list[tuple[Design, Tensor, Tensor]], mean: Tensor, num
         return found
 
     weight = center.new_zeros(center.numel(), mean.numel())
-    goal, converged = None, False
-    for _ in range(MAX_REFINEMENTS):
-        residual = -ridge * weight
-        level = mean - center @ weight
+    goal, converged = torch.zeros_like(mean), False
+    for number in range(MAX_REFINEMENTS):
+        residual, level = -ridge * weight, mean - center @ weight
         for part, answer, ones in parts:
             residual += part.pull_back(answer - torch.outer(ones, level) - part @ weight) / num_rows
-        size = (residual.square() / diagonal).sum(dim=0)
-        goal = RESIDUAL * size if goal is None else goal
-        if bool((size <= goal).all()):
-            converged = True
-            break
-        scale = residual.abs().amax(dim=0).clamp(min=1e-300)
-        floor = float(0.25 * (goal / scale.square()).min())
+        scale = residual.abs().amax(dim=0).clamp(min=1e-100)
+        floor = min(float(0.25 * (goal / scale.square()).min()), 1e30)
         step = conjugate_gradients(gram, (residual / scale).float(), lambda r: r / diagonal, REFINEMENT, floor, dim=0)
         weight += scale * step
+        gain = (residual * scale * step).sum(dim=0)  # of the objective, twice
+        if number == 0:
+            goal = RESIDUAL * gain
+        elif bool((gain <= goal).all()):
+            converged = True
+            break
     return Fit(weight, mean - center @ weight, 'conjugate gradients', converged)
 
 
