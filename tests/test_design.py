@@ -150,7 +150,7 @@ def wide_graph(num_nodes=80, num_features=60):
 @pytest.mark.parametrize('ridge', [1e-5, 1e-2])
 @pytest.mark.parametrize('name', ['soft', 'hard'])
 def test_duplicates_and_features_that_are_always_zero(ridge, name):
-    x, _, design = wide_graph()
+    design = wide_graph()[2]
     probs = targets(name, 80)
     found, expected = (fit_classifier(matrix, probs, ridge) for matrix in (design, design.dense()))
     assert found.converged

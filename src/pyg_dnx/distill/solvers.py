@@ -23,7 +23,9 @@ from pyg_dnx.graph.design import Design
 from pyg_dnx.graph.features import Features
 
 NEWTON_MAX_SIZE = 768  # variables; the Hessian is square in them
-NEWTON_MAX_WORK = 2e8  # products to assemble one Hessian; above, conjugate gradients are faster and smaller
+NEWTON_MAX_WORK = (
+    1.5e7  # products to assemble one Hessian; above, conjugate gradients took less time than Newton's dense steps
+)
 PRECISE_MAX_SIZE = 2**24  # features times nodes; above, float32 and a looser tolerance, which explanations don't feel
 
 
