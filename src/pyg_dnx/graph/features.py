@@ -97,7 +97,7 @@ def propagate(
     sparse X, it is not computed.
     """
     if isinstance(x, Sparse):
-        return Design(operator, x, torch.eye(num_hops + 1)[-1:], dtype=dtype)
+        return Design(operator, x, torch.eye(num_hops + 1, device='cpu')[-1:], dtype=dtype)
     column_bytes = x.size(0) * max(dtype.itemsize, operator.value.dtype.itemsize)
     width = min(x.size(1), max(1, max_bytes // (4 * column_bytes)))  # a block of x, and of two powers, and in `dtype`
     on_disk = x.size(1) * column_bytes > max_bytes // 2 and x.device.type == 'cpu'
