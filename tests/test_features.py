@@ -122,7 +122,7 @@ def test_moments_are_those_of_the_whole_matrix(blocks, chunk_size, dtype, monkey
 def test_rows_join_the_blocks(blocks, index):
     matrix, found = blocks
     assert found.rows(index).equal(matrix[index])
-    assert (found.num_nodes, found.num_features, found.dtype) == (11, 5, torch.float64)
+    assert (found.num_rows, found.num_features, found.dtype) == (11, 5, torch.float64)
 
 
 def test_a_matrix_is_one_block_and_not_copied():

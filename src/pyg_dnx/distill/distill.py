@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,15 +19,16 @@ from pyg_dnx.distill.solvers import (
     PRECISE_MAX_SIZE,
     Fit,
     fit_classifier,
+    fit_masked,
     fit_regressor,
     fit_stacked,
     kl_divergence,
 )
 from pyg_dnx.distill.surrogate import Report, Surrogate
-from pyg_dnx.graph.features import Features, propagate
+from pyg_dnx.graph.design import Design, Sparse
+from pyg_dnx.graph.features import Features, as_sparse, propagate
 from pyg_dnx.graph.filters import FILTERS
 from pyg_dnx.graph.graph import Graph
-from pyg_dnx.graph.operator import Operator
 from pyg_dnx.graph.readout import Readout, readout_of
 from pyg_dnx.run import ENTRIES, Run
 from pyg_dnx.teacher.probes import NUM_FIXED_MASKS, masks_of_parts, probe_masks
@@ -190,33 +191,46 @@ class Distilled:
 def distill(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Distilled:
     r"""Distils a model with one evaluation of it, and one for each mask, or with none if its outputs are given."""
     start = time.perf_counter()
-    x, dtype = graph.x, torch.promote_types(graph.x.dtype, torch.float32)
-    operator, max_bytes = graph.operator(teacher.flow, dtype), run.bytes(x.device)
-    precise = torch.float64 if (1 + recipe.num_masks) * x.numel() <= PRECISE_MAX_SIZE else dtype
+    x, dtype = graph.x.detach(), torch.promote_types(graph.x.dtype, torch.float32)
+    operator, max_bytes, hops = (
+        graph.operator(teacher.flow, dtype),
+        run.bytes(x.device),
+        recipe.candidates(teacher.reach),
+    )
+    inputs = as_sparse(operator, x, max(hops))
+    size = inputs.value.numel() if isinstance(inputs, Sparse) else inputs.numel()
+    precise = torch.float64 if (1 + recipe.num_masks) * size <= PRECISE_MAX_SIZE else dtype
     answers = teacher.outputs(graph, precise, run.entries)
     targets, regression = answers.values, teacher.config.mode == ModelMode.regression
 
-    hops, held_out = recipe.candidates(teacher.reach), None
-    num_hops = hops[0]
+    def spread(num_hops: int, mask: Tensor | None = None) -> Features | Design:
+        if recipe.filter != 'sgc':
+            taps = torch.tensor(FILTERS[recipe.filter](num_hops), dtype=torch.float64, device=x.device)
+            return Design(operator, inputs, taps, dtype=precise)
+        return propagate(operator, inputs if mask is None else x * mask[:, None], num_hops, precise, max_bytes)
+
+    num_hops, held_out = hops[0], None
     if len(hops) > 1:
-        held_out = _held_out_loss(operator, x, targets, hops, recipe.ridge, regression, max_bytes)
+        held_out = _held_out_loss(spread, targets, hops, recipe.ridge, regression)
         rounding = 1e-9 * float(torch.linalg.vector_norm(targets)) ** 2 / x.size(0)
         best = min(held_out.values()) + rounding
         num_hops = next(hops for hops, loss in held_out.items() if not loss > best)  # of ties, the fewest
 
-    features = propagate(operator, x.detach(), num_hops, precise, max_bytes)
+    features = spread(num_hops)
     if recipe.num_masks > 0:
-        masks = probe_masks(x.size(0), recipe.num_masks)
-        masked = (
-            (propagate(operator, x.detach() * mask.to(x.device)[:, None], num_hops, precise, max_bytes), answer)
-            for mask, answer in zip(masks[NUM_FIXED_MASKS:], teacher.probe(graph, masks, run), strict=True)
-        )
-        shift = 0.0 if regression else 1.0 / targets.size(1)
-        parts = ((part, answer - shift) for part, answer in chain([(features, targets)], masked))
-        fit = fit_stacked(parts, (1 + recipe.num_masks) * x.size(0), recipe.ridge)
+        every = probe_masks(x.size(0), recipe.num_masks)
+        masks, shift = every[NUM_FIXED_MASKS:].to(x.device), 0.0 if regression else 1.0 / targets.size(1)
+        shifted = (answer - shift for answer in chain([targets], teacher.probe(graph, every, run)))
+        if isinstance(features, Design):
+            fit = fit_masked(features, torch.cat([torch.ones_like(masks[:1]), masks]), shifted, recipe.ridge)
+        else:
+            parts = zip(
+                chain([features], (cast(Features, spread(num_hops, mask)) for mask in masks)), shifted, strict=True
+            )
+            fit = fit_stacked(parts, (1 + recipe.num_masks) * x.size(0), recipe.ridge)
     else:
         fit = _fit(features, targets, recipe.ridge, regression, run.progress)
-    evidence = torch.cat([chunk @ fit.weight.to(chunk.dtype) for _, chunk in features.chunks()])
+    evidence = features @ fit.weight.to(features.dtype)
     del features
     logits = evidence + fit.bias.to(evidence.dtype)
     loss, agreement = _quality(logits, targets, regression, recipe.num_masks > 0, run.entries)
@@ -232,7 +246,8 @@ def distill(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Distill
         held_out=held_out,
         num_masks=recipe.num_masks,
     )
-    surrogate = Surrogate(fit.weight.to(dtype), fit.bias.to(dtype), num_hops, report, teacher.flow)
+    parts_of = fit.weight.to(dtype), fit.bias.to(dtype), num_hops, report, teacher.flow
+    surrogate = Surrogate(*parts_of, filter=recipe.filter)
     return Distilled(decompose(surrogate, graph, Readout(graph.num_nodes), evidence.to(dtype)), answers)
 
 
@@ -306,30 +321,30 @@ def no_surrogate(teacher: Teacher, graph: Graph, recipe: Recipe, num_classes: in
 
 
 def _held_out_loss(
-    operator: Operator,
-    x: Tensor,
+    spread: Callable[[int], Features | Design],
     targets: Tensor,
     candidates: tuple[int, ...],
     ridge: float,
     regression: bool,
-    max_bytes: int,
 ) -> dict[int, float]:
-    r"""The loss on held-out nodes for each candidate number of hops, ascending."""
-    num_nodes = x.size(0)
+    r"""The loss on held-out nodes for each candidate number of hops, ascending, given what features come to."""
+    num_nodes = targets.size(0)
     generator = torch.Generator(device='cpu').manual_seed(0)
-    order = torch.randperm(num_nodes, generator=generator, device='cpu')[:MAX_NODES_TO_CHOOSE_HOPS].to(x.device)
+    order = torch.randperm(num_nodes, generator=generator, device='cpu')[:MAX_NODES_TO_CHOOSE_HOPS].to(targets.device)
     held = order[: max(1, int(HELD_OUT_SHARE * order.numel()))]
     kept = order[held.numel() :] if num_nodes > 1 else held
     losses: dict[int, float] = {}
     for num_hops in candidates:
-        features = propagate(operator, x.detach(), num_hops, targets.dtype, max_bytes)
-        fit = _fit(Features.of(features.rows(kept)), targets[kept], ridge, regression)
-        logits = features.rows(held).double() @ fit.weight + fit.bias
+        features = spread(num_hops)
+        fit = _fit(features.rows(kept), targets[kept], ridge, regression)
+        logits = features.rows(held).to(torch.float64) @ fit.weight + fit.bias
         losses[num_hops] = _quality(logits, targets[held], regression)[0]
     return losses
 
 
-def _fit(features: Features, targets: Tensor, ridge: float, regression: bool, progress: bool | None = False) -> Fit:
+def _fit(
+    features: Tensor | Features | Design, targets: Tensor, ridge: float, regression: bool, progress: bool | None = False
+) -> Fit:
     if regression:
         return fit_regressor(features, targets, ridge)
     return fit_classifier(features, targets, ridge, progress=progress)

@@ -18,12 +18,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pyg_dnx.distill.lbfgs import add_to_diagonal, cholesky, minimise_kl
+from pyg_dnx.distill.newton import add_to_diagonal, cholesky, conjugate_gradients, minimise_kl, random_signs
+from pyg_dnx.graph.design import Design
 from pyg_dnx.graph.features import Features
 
 NEWTON_MAX_SIZE = 768  # variables; the Hessian is square in them
-NEWTON_MAX_WORK = 2e8  # products to assemble one Hessian; above, L-BFGS is faster and smaller
+NEWTON_MAX_WORK = (
+    1.5e7  # products to assemble one Hessian; above, conjugate gradients took less time than Newton's dense steps
+)
 PRECISE_MAX_SIZE = 2**24  # features times nodes; above, float32 and a looser tolerance, which explanations don't feel
+
+
+MASKED_SIZE = 2**24  # numbers in a product under several masks
+MAX_REFINEMENTS = 10  # of least squares, each by REFINEMENT, until one gains no more than a share of the first
+REFINEMENT, RESIDUAL = 1e-4, 1e-11  # evidence is then within 2e-6 (Cora, CiteSeer)
 
 
 class Fit(NamedTuple):
@@ -34,17 +42,22 @@ class Fit(NamedTuple):
 
 
 def fit_classifier(
-    features: Tensor | Features, probs: Tensor, ridge: float, solver: str | None = None, progress: bool | None = False
+    features: Tensor | Features | Design,
+    probs: Tensor,
+    ridge: float,
+    solver: str | None = None,
+    progress: bool | None = False,
 ) -> Fit:
     r"""Fits the multinomial logistic regression of soft targets ``probs`` [N, C] on ``features`` [N, F].
 
-    Up to ``PRECISE_MAX_SIZE`` features in all it is solved to its optimum in float64, above to a thousandth of the KL.
+    Up to ``PRECISE_MAX_SIZE`` features in all, or by a :class:`Design` of any size, it is solved to its optimum in
+    float64, above to a thousandth of the KL.
     """
-    matrix, basis = Features.of(features), zero_sum_basis(probs.double())
+    matrix, basis = _matrix(features), zero_sum_basis(probs.double())
     if basis.size(1) == 0:
         return Fit(basis.new_zeros(matrix.num_features, 1), basis.new_zeros(1), 'closed form', True)
-    if matrix.num_nodes * matrix.num_features > PRECISE_MAX_SIZE:
-        return _finish(*minimise_kl(matrix, probs, ridge, basis, progress), basis, 'lbfgs')
+    if isinstance(matrix, Design) or matrix.num_rows * matrix.num_features > PRECISE_MAX_SIZE:
+        return _finish(*minimise_kl(matrix, probs.to(matrix.dtype), ridge, basis, progress), basis, 'newton-cg')
     dense, probs = matrix.rows().double(), probs.double()
     used = dense.any(dim=0)
     used[0] |= ~used.any()  # one is left if all are zero
@@ -57,13 +70,88 @@ def fit_classifier(
     small = size * basis.size(1) <= NEWTON_MAX_SIZE and dense.size(0) * pairs * size**2 <= NEWTON_MAX_WORK
     if solver == 'newton' or (solver is None and small):
         return _newton(dense, probs, ridge, basis)
-    return _finish(*minimise_kl(Features.of(dense), probs, ridge, basis, progress), basis, 'lbfgs')
+    return _finish(*minimise_kl(Features.of(dense), probs, ridge, basis, progress), basis, 'newton-cg')
 
 
-def fit_regressor(features: Tensor | Features, outputs: Tensor, ridge: float) -> Fit:
-    r"""Fits the ridge regression of ``outputs`` [N, C] on ``features`` [N, F] in closed form."""
-    matrix = Features.of(features)
-    return fit_stacked([(matrix, outputs)], matrix.num_nodes, ridge)
+def fit_regressor(features: Tensor | Features | Design, outputs: Tensor, ridge: float) -> Fit:
+    r"""Fits the ridge regression of ``outputs`` [N, C] on ``features`` [N, F]."""
+    matrix = _matrix(features)
+    if isinstance(matrix, Design):
+        ones = outputs.new_ones(matrix.num_rows)
+        return _least_squares(
+            [(matrix, outputs.double(), ones.double())], outputs.double().mean(dim=0), outputs.size(0), ridge
+        )
+    return fit_stacked([(matrix, outputs)], matrix.num_rows, ridge)
+
+
+def fit_masked(design: Design, masks: Tensor, answers: Iterable[Tensor], ridge: float) -> Fit:
+    r"""Fits ridge regression of ``answers`` [P][O, C] on the features under each of ``masks`` [P, N], stacked.
+
+    Where :math:`m` is a combination of other masks, :math:`S_m` is that of theirs. So Q, the eigenvectors of the masks'
+    inner products, turns all P parts into fewer without a change of the squared error: of masks that come in
+    complementary pairs, about half.
+    """
+    masks, outputs = masks.double(), torch.stack([answer.double() for answer in answers])
+    size, turn = torch.linalg.eigh(masks @ masks.T)
+    turn = turn[:, size > 1e-9 * size[-1]]
+    masks, weight, mean = turn.T @ masks, turn.sum(dim=0), outputs.mean(dim=(0, 1))
+    at_a_time = max(1, MASKED_SIZE // (outputs[0].numel() + 1))
+    parts = []
+    for one in torch.arange(turn.size(1), device=turn.device).split(at_a_time):
+        answer = torch.einsum('pa,pnc->nac', turn[:, one], outputs).flatten(0, 1)
+        parts.append((design.masked(masks[one]), answer, weight[one].repeat(outputs.size(1))))
+    return _least_squares(parts, mean, outputs.size(0) * outputs.size(1), ridge)
+
+
+def _least_squares(parts: list[tuple[Design, Tensor, Tensor]], mean: Tensor, num_rows: int, ridge: float) -> Fit:
+    r"""Minimises :math:`\frac{1}{2n} \sum_a \|S_a \Theta + w_a b^\top - Y_a\|_F^2 + \frac{\rho}{2} \|\Theta\|_F^2`.
+
+    As in Newton's method for classes, conjugate gradients run in float32, and residuals are computed in float64.
+
+    Args:
+        parts: :math:`S_a`, :math:`Y_a` [n_a, C] and :math:`w_a` [n_a].
+        mean: The mean of all outputs [C].
+        num_rows: The number of rows n; of those that are no combination of others, too.
+        ridge: The weight of the penalty.
+    """
+    parts = [(part.to(torch.float64), answer, ones) for part, answer, ones in parts]
+    center = torch.stack([part.pull_back(ones[:, None])[:, 0] for part, _, ones in parts]).sum(dim=0) / num_rows
+    light = [(part.to(torch.float32), ones.float()[:, None]) for part, _, ones in parts]
+    center_light = center.float()
+    variance = torch.zeros_like(center)
+    for part, ones in light:
+        signs = random_signs(part)
+        found = part.pull_back(signs) - torch.outer(center_light, (ones * signs).sum(dim=0))
+        variance += found.double().square().mean(dim=1) / num_rows
+    diagonal = (variance + ridge).float()[:, None]
+
+    def gram(vector: Tensor) -> Tensor:
+        found, level = ridge * vector, center_light @ vector
+        for part, ones in light:
+            found += part.pull_back((part @ vector).addcmul_(ones, level, value=-1.0)) / num_rows
+        return found
+
+    weight = center.new_zeros(center.numel(), mean.numel())
+    goal, converged = torch.zeros_like(mean), False
+    for number in range(MAX_REFINEMENTS):
+        residual, level = -ridge * weight, mean - center @ weight
+        for part, answer, ones in parts:
+            residual += part.pull_back(answer - torch.outer(ones, level) - part @ weight) / num_rows
+        scale = residual.abs().amax(dim=0).clamp(min=1e-100)
+        floor = min(float(0.25 * (goal / scale.square()).min()), 1e30)
+        step = conjugate_gradients(gram, (residual / scale).float(), lambda r: r / diagonal, REFINEMENT, floor, dim=0)
+        weight += scale * step
+        gain = (residual * scale * step).sum(dim=0)  # of the objective, twice
+        if number == 0:
+            goal = RESIDUAL * gain
+        elif bool((gain <= goal).all()):
+            converged = True
+            break
+    return Fit(weight, mean - center @ weight, 'conjugate gradients', converged)
+
+
+def _matrix(features: Tensor | Features | Design) -> Features | Design:
+    return features if isinstance(features, Design) else Features.of(features)
 
 
 def fit_stacked(parts: Iterable[tuple[Features, Tensor]], num_rows: int, ridge: float) -> Fit:

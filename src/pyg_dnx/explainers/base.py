@@ -37,6 +37,7 @@ from pyg_dnx.distill.distill import (
 from pyg_dnx.distill.links import distill_links
 from pyg_dnx.distill.surrogate import Surrogate
 from pyg_dnx.graph.copies import part
+from pyg_dnx.graph.filters import FILTERS
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import num_outputs
 from pyg_dnx.graph.rows import Rows
@@ -81,8 +82,10 @@ class DistillAndExplain(ExplainerAlgorithm):
         num_masks: int = 8,
         how: str | None = None,
         pair_argument: str = 'edge_label_index',
+        filter: str = 'sgc',
     ) -> None:
         super().__init__()
+        self.filter = options.choice('filter', filter, tuple(FILTERS))
         if not isinstance(pair_argument, str):
             raise TypeError(
                 f"'pair_argument' must be the name of the model's argument that holds pairs (got {pair_argument!r}): "
@@ -464,7 +467,7 @@ class DistillAndExplain(ExplainerAlgorithm):
     def _recipe(self) -> Recipe:
         default = DEFAULT_RIDGE if self.model_config.task_level == ModelTaskLevel.node else DEFAULT_RIDGE_OF_GRAPHS
         ridge = default if self.ridge is None else self.ridge
-        return Recipe(self.num_hops, ridge, num_masks=self._num_masks, how=self.how)
+        return Recipe(self.num_hops, ridge, self.filter, self._num_masks, self.how)
 
     def _distill(self, teacher: Teacher, graph: Graph, run: Run, target: Tensor | None = None) -> Distilled:
         config, model = self.model_config, _NO_MODEL if teacher.model is None else teacher.model

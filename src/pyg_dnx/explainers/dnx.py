@@ -62,6 +62,7 @@ class DnXAlgorithm(DistillAndExplain):
         num_masks: int = 8,
         how: str | None = None,
         pair_argument: str = 'edge_label_index',
+        filter: str = 'sgc',
     ) -> None:
         shared = (num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory, doubt)
         more: dict[str, Any] = {

@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from pyg_dnx import FastDnX
 from pyg_dnx.distill import distill as distillation
-from pyg_dnx.distill import lbfgs, solvers
+from pyg_dnx.distill import newton, solvers
 from pyg_dnx.distill.solvers import fit_classifier, zero_sum_basis
 from pyg_dnx.graph.features import Features
 
@@ -63,10 +63,10 @@ def as_large(problem, **kwargs):
 @pytest.mark.parametrize('diagonal', [False, True])
 def test_reaches_the_objective_of_the_optimum(problem, sample, diagonal, monkeypatch):
     best = objective(problem, fit_classifier(*problem, RIDGE, 'newton'))
-    monkeypatch.setattr(lbfgs, 'SAMPLE_SIZE', sample)
-    monkeypatch.setattr(lbfgs, 'CHOLESKY_MAX_SIZE', 0 if diagonal else 8192)
+    monkeypatch.setattr(newton, 'SAMPLE_SIZE', sample)
+    monkeypatch.setattr(newton, 'CHOLESKY_MAX_SIZE', 0 if diagonal else 8192)
     fit = as_large(problem)
-    assert fit.solver == 'lbfgs'
+    assert fit.solver == 'newton-cg'
     assert fit.converged
     assert best * (1 - 1e-6) <= objective(problem, fit) <= best * (1 + 1e-3)
 
@@ -89,51 +89,89 @@ def test_blocks_and_chunks_change_nothing(problem, widths, chunk_size, monkeypat
 
 def test_the_sample_is_where_it_starts(monkeypatch):
     problem, sizes = problems()['ordinary'], []
-    minimise = lbfgs._Problem.minimise
+    minimise = newton._Problem.minimise
 
-    def spy(self, features, probs, progress):
-        sizes.append(features.num_nodes)
+    def spy(self, features, probs, loose, progress):
+        sizes.append(features.num_rows)
         place = (features.rows()[:, None] == problem[0]).all(dim=2).nonzero()[:, 1]
         assert probs.equal(problem[1][place].to(probs.dtype))  # of the same nodes
-        return minimise(self, features, probs, progress)
+        return minimise(self, features, probs, loose, progress)
 
-    monkeypatch.setattr(lbfgs._Problem, 'minimise', spy)
+    monkeypatch.setattr(newton._Problem, 'minimise', spy)
     for sample in [201, 200]:
-        monkeypatch.setattr(lbfgs, 'SAMPLE_SIZE', sample)
+        monkeypatch.setattr(newton, 'SAMPLE_SIZE', sample)
         as_large(problem)
-    fit_classifier(*problem, RIDGE, 'lbfgs')  # in float64
+    fit_classifier(*problem, RIDGE, 'newton-cg')  # in float64
     assert sizes == [400, 200, 400, 400]
 
 
 @pytest.mark.parametrize('name', ['ordinary', 'hard', 'scaled'])
-@pytest.mark.parametrize('diagonal', [False, True])
 @pytest.mark.parametrize('chunk_size', [50, 2**20])
-def test_gradient_equals_that_of_autograd(name, diagonal, chunk_size, monkeypatch):
+def test_gradient_and_curvature_equal_those_of_autograd(name, chunk_size, monkeypatch):
     monkeypatch.setattr('pyg_dnx.graph.features.CHUNK_SIZE', chunk_size)
-    monkeypatch.setattr(lbfgs, 'CHOLESKY_MAX_SIZE', 0 if diagonal else 8192)
     features, probs = (tensor.double() for tensor in problems()[name])
     basis = zero_sum_basis(probs)
-    problem = lbfgs._Problem(Features.of(features), probs, RIDGE, basis)
-    generator = torch.Generator().manual_seed(1)
-    problem.variable = torch.randn(problem.variable.shape, generator=generator, dtype=torch.float64)
-    loss, gradient = problem.evaluate(Features.of(features), probs)
+    problem = newton._Problem(Features.of(features), probs, RIDGE, basis)
+    theta = torch.randn(problem.theta.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
-    problem.variable.requires_grad_()
-    weight, bias = problem.weight_and_bias()
-    log_probs = ((features @ weight + bias) @ basis.T).log_softmax(dim=1)
-    expected = -(probs * log_probs).sum() / 400 + 0.5 * RIDGE * weight.square().sum()
-    torch.testing.assert_close(loss, expected.detach())
-    torch.testing.assert_close(gradient, torch.autograd.grad(expected, problem.variable)[0])
+    def expected(theta):
+        log_probs = (((features - problem.center) @ theta[:-1] + theta[-1]) @ basis.T).log_softmax(dim=1)
+        return -(probs * log_probs).sum() / 400 + 0.5 * RIDGE * theta[:-1].square().sum()
+
+    loss, gradient, predictions = problem.evaluate(problem.matrix, probs, theta)
+    torch.testing.assert_close(loss, expected(theta))
+    torch.testing.assert_close(gradient, torch.autograd.functional.jacobian(expected, theta))
+    problem.theta = theta
+    torch.testing.assert_close(torch.cat(predictions), torch.cat(problem.predict()))
+    hessian = torch.autograd.functional.hessian(expected, theta).view(theta.numel(), -1)
+    step, slack = problem.step(torch.cat(predictions), gradient, 1e-8, 0.0, False)
+    torch.testing.assert_close(hessian @ step.flatten(), gradient.flatten(), rtol=1e-5, atol=1e-7)
+    assert slack > 0.0
 
 
 @pytest.mark.parametrize('name', ['ordinary', 'hard', 'correlated'])
-def test_starts_closer_than_nowhere(name):
+def test_starts_with_the_best_of_biases(name):
     features, probs = (tensor.double() for tensor in problems()[name])
-    problem = lbfgs._Problem(Features.of(features), probs, RIDGE, zero_sum_basis(probs))
-    start, _ = problem.evaluate(Features.of(features), probs)
-    problem.variable = torch.zeros_like(problem.variable)
-    problem.variable[-1] = (probs.mean(dim=0).log() @ problem.basis) @ problem.class_factor  # the best of biases alone
-    assert float(start) < float(problem.evaluate(Features.of(features), probs)[0])
+    problem = newton._Problem(Features.of(features), probs, RIDGE, zero_sum_basis(probs))
+    _, gradient, _ = problem.evaluate(problem.matrix, probs, problem.theta)
+    torch.testing.assert_close(gradient[-1], torch.zeros_like(gradient[-1]))
+    assert not problem.theta[:-1].any()
+
+
+def test_a_sample_too_small_for_the_features_is_not_taken(monkeypatch):
+    sizes, evaluate = [], newton._Problem.evaluate
+    monkeypatch.setattr(newton._Problem, 'evaluate', lambda *given: sizes.append(given[1].num_rows) or evaluate(*given))
+    for sample in [6 * 16, 6 * 16 - 1]:
+        sizes.clear()
+        monkeypatch.setattr(newton, 'SAMPLE_SIZE', sample)
+        as_large(problems()['ordinary'])
+        assert set(sizes) == ({400, sample} if sample == 96 else {400})
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+@pytest.mark.parametrize('dim', [None, 0])
+def test_conjugate_gradients_solve_a_system(dim, dtype):
+    generator = torch.Generator().manual_seed(0)
+    root, right = (torch.randn(shape, generator=generator, dtype=dtype) for shape in [(12, 12), (12, 3)])
+    matrix = root @ root.T + 0.1 * torch.eye(12, dtype=dtype)
+    right[:, 1] *= 0.0 if dim == 0 else 1.0
+    products = []
+
+    def product(vector):
+        products.append(vector)
+        return matrix @ vector
+
+    size, found = matrix.diagonal()[:, None], {}
+    for tolerance in [0.3, 1e-6]:
+        products.clear()
+        solution = newton.conjugate_gradients(product, right, lambda vector: vector / size, tolerance, dim=dim)
+        error = (matrix @ solution - right).norm() / right.norm()
+        assert error < 10.0 * tolerance
+        found[tolerance] = len(products)
+    assert found[0.3] < found[1e-6] <= 40
+    products.clear()
+    newton.conjugate_gradients(product, right, lambda vector: vector / size, 1e-6, floor=1e30, dim=dim)
+    assert len(products) == 1
 
 
 def test_targets_are_left_alone(problem):
@@ -145,7 +183,7 @@ def test_targets_are_left_alone(problem):
 
 @pytest.mark.parametrize('progress', [True, None, False])
 def test_progress_shows_the_kl(progress, capsys, monkeypatch):
-    monkeypatch.setattr(lbfgs, 'tqdm', lambda **options: tqdm(**{**options, 'delay': 0}))  # as if it took long
+    monkeypatch.setattr(newton, 'tqdm', lambda **options: tqdm(**{**options, 'delay': 0}))  # as if it took long
     as_large(problems()['ordinary'], progress=progress)
     shown = capsys.readouterr().err
     assert ('KL' in shown) == (progress is True)
@@ -158,7 +196,7 @@ def test_progress_shows_the_kl(progress, capsys, monkeypatch):
 def test_explainers_pass_progress_on(capsys):
     algorithm, inputs = connected(FastDnX(cache=None)), graph()
     surrogate = algorithm.distill(Teacher(), *inputs, progress=True)
-    assert surrogate.report.solver == 'lbfgs'
+    assert surrogate.report.solver == 'newton-cg'
     assert 'Distilling 8 nodes' in capsys.readouterr().err
     algorithm.explain_nodes(Teacher(), *inputs, progress=True)
     shown = capsys.readouterr().err
