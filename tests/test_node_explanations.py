@@ -7,7 +7,7 @@ import torch
 from helpers import example_graphs
 from models import Teacher, connected, explainer
 
-from pyg_dnx import DnX, FastDnX, NodeExplanations
+from pyg_dnx import DnX, FastDnX, NodeExplanations, files
 from pyg_dnx.results import node_explanations
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
@@ -111,12 +111,15 @@ def damage(way, path):
     elif way == 'plain pickle':
         path.write_bytes(pickle.dumps(Intruder(path.parent / 'trace'), protocol=2))
     else:
-        content = torch.load(path, weights_only=True)
+        content = files.read(path, 'NodeExplanations', dict)
         changes = {'rule': {'rule': {'name': 'Best'}}, 'other format': {'format': 'pyg_dnx.NodeExplanations/0'}}
         content.update(changes.get(way) or {'target': Intruder(path.parent / 'trace')})
         if way == 'incomplete':
             del content['target'], content['trust']
-        torch.save(content, path)
+        if way == 'other format':
+            torch.save(content, path)
+        else:
+            files.write(path, 'NodeExplanations', content)
 
 
 @pytest.mark.parametrize(

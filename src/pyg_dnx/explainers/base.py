@@ -3,6 +3,7 @@ r"""What all algorithms share: inputs, distillation, one explanation and many, f
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import ExitStack
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -20,10 +21,11 @@ from torch_geometric.explain.config import (
 )
 
 from pyg_dnx import options as checks
-from pyg_dnx.checkpoint import Checkpoint
+from pyg_dnx.checkpoint import Checkpoint, sketch
 from pyg_dnx.distill.cache import SurrogateCache, shared_cache
 from pyg_dnx.distill.distill import DEFAULT_RIDGE, Distilled, Settings, distill
 from pyg_dnx.distill.surrogate import Surrogate
+from pyg_dnx.files import digest
 from pyg_dnx.graph.operator import is_edge_list
 from pyg_dnx.graph.rows import Rows
 from pyg_dnx.results.certificate import DEFAULT_DOUBT
@@ -192,12 +194,12 @@ class DistillAndExplain(ExplainerAlgorithm):
         with torch.no_grad():
             toward = self._toward(distilled, nodes, target)
             rule = self._rule(inputs, distilled, nodes, toward, target)
-            kept = None
-            if checkpoint is not None:
-                parts = {'index': nodes, 'toward': toward, 'top_k': top_k, **rule.identity()}
-                evidence = decomposition.evidence[nodes].norm(dim=1)  # tells other models and graphs apart
-                kept = Checkpoint(checkpoint, {**parts, 'num_hops': surrogate.num_hops, 'evidence': evidence})
-            found, more = score_nodes(decomposition, nodes, toward, rule, top_k, self.max_memory, progress, kept)
+            with ExitStack() as stack:
+                kept = None
+                if checkpoint is not None:
+                    identity = self._identity(inputs, distilled, nodes, toward, rule, top_k)
+                    kept = stack.enter_context(Checkpoint(checkpoint, nodes, identity))
+                found, more = score_nodes(decomposition, nodes, toward, rule, top_k, self.max_memory, progress, kept)
         trust = {**distilled.trust(nodes), **more}
         warn_if_doubtful(trust, distilled, nodes, self.doubt, toward is not None)
         target = distilled.target if target is None else target
@@ -284,6 +286,26 @@ class DistillAndExplain(ExplainerAlgorithm):
         elif teacher_outputs is None:
             checks.teacher_outputs(None, model, x)
         return Inputs(model, x, edge_index, kwargs, teacher_outputs, probe_outputs, progress)
+
+    def _identity(
+        self, inputs: Inputs, distilled: Distilled, nodes: Tensor, toward: Tensor | None, rule: Rule, top_k: int | None
+    ) -> dict[str, Any]:
+        r"""What tells these explanations from others: what was given exactly, what was computed up to rounding."""
+        outputs, evidence, config = distilled.outputs, distilled.decomposition.evidence, self.model_config
+        return {
+            'graph': digest(inputs.x, inputs.edge_index, inputs.kwargs.get('edge_weight')),
+            'teacher_outputs': digest(inputs.teacher_outputs),
+            'probe_outputs': digest(inputs.probe_outputs),
+            'mode': f'{config.mode.value} {config.return_type.value}',
+            'top_k': top_k,
+            'num_hops': distilled.surrogate.num_hops,
+            'target': toward,
+            'model': outputs[nodes],
+            'surrogate': evidence[nodes],
+            'model (all nodes)': sketch(outputs),
+            'surrogate (all nodes)': sketch(evidence),
+            **rule.identity(),
+        }
 
     def _distill(self, inputs: Inputs, target: Tensor | None = None) -> Distilled:
         config, x, edge_index, kwargs = self.model_config, inputs.x, inputs.edge_index, inputs.kwargs

@@ -279,7 +279,7 @@ class Probing(Rule):
         return self.masks.at(rows.column.take(entry).long(), self.answers.dtype).sub_(0.5)  # [b, m, K]
 
     def identity(self) -> dict[str, Any]:
-        return {'rule': repr(self), 'answers': self.answers.norm(dim=1)}
+        return {'rule': repr(self), 'answers': self.answers}
 
     def to_dict(self) -> dict[str, Any]:
         numbers = {'num_probes': 2 * self.masks.num_masks - UNDRAWN, 'prior': list(self.prior), 'unit': self.unit}
