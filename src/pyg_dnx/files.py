@@ -147,9 +147,14 @@ def _verify(file: IO[bytes], kind: str) -> bool:
     r"""Checks all of a file, and leaves it where PyTorch's format starts. Returns whether it is of format 1."""
     name = f'pyg_dnx.{kind}/2'.encode()
     if file.read(8) != b'pyg_dnx.':
-        with zipfile.ZipFile(file) as archive:
-            if archive.testzip() is not None:
-                raise ValueError('damaged')
+        try:
+            with zipfile.ZipFile(file) as archive:
+                if archive.testzip() is not None:
+                    raise ValueError('damaged')
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # an entry that would be before the start of the file
+                raise ValueError('damaged') from error
+            raise
         file.seek(0)
         return True
     file.seek(0)

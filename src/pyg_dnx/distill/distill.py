@@ -2,6 +2,7 @@ r"""Distils a model into a linear surrogate: ask once, solve a convex problem, r
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -39,6 +41,9 @@ class Settings:
     num_masks: int = 0  # under which the model is asked, too; with none, the distillation is the paper's
 
 
+_known: WeakSet[Distilled] = WeakSet()
+
+
 class Distilled:
     r"""A distilled model on the graph it was distilled on.
 
@@ -54,6 +59,7 @@ class Distilled:
         self.target = target
         self.probes: dict[Any, Any] = {}  # the answers to probes of the model, kept as long as it is
         self.probing = threading.Lock()
+        _known.add(self)
 
     @property
     def surrogate(self) -> Surrogate:
@@ -81,6 +87,12 @@ class Distilled:
         if target.is_floating_point():
             return torch.allclose(target, self.target, rtol=1e-3, atol=1e-3 * self.spread + 1e-6)
         return float((target != self.target).double().mean()) <= 1e-3
+
+    def answers(self, outputs: Tensor) -> bool:
+        r"""Whether ``outputs`` [N, C], the model's now, are those that were distilled, up to rounding."""
+        if outputs.shape != self.outputs.shape:
+            return False
+        return torch.allclose(outputs, self.outputs, rtol=1e-4, atol=1e-4 * self.unit + 1e-6)
 
     def trust(self, nodes: Tensor) -> dict[str, Tensor]:
         r"""What is known about the surrogate at each of ``nodes`` [B].
@@ -113,6 +125,16 @@ class Distilled:
             'distillation_error': error.to(evidence.dtype),
             'bias_decides': by_bias,
         }
+
+
+def _renew_locks() -> None:
+    r"""In a new process, where the threads are gone that hold them."""
+    for distilled in list(_known):
+        distilled.probing = threading.Lock()
+
+
+if hasattr(os, 'register_at_fork'):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 def distill(

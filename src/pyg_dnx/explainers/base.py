@@ -42,7 +42,7 @@ from pyg_dnx.scores.batch import score_nodes
 from pyg_dnx.scores.masks import SCALINGS
 from pyg_dnx.scores.rules import Rule, toward_target
 from pyg_dnx.teacher.probes import UNDRAWN
-from pyg_dnx.teacher.teacher import receptive_field
+from pyg_dnx.teacher.teacher import query, receptive_field, to_targets
 
 MAX_HOPS_OF_UNKNOWN_MODEL = 3
 _NO_MODEL = torch.nn.Module()  # stands for one of which only the outputs are known
@@ -313,7 +313,12 @@ class DistillAndExplain(ExplainerAlgorithm):
         ridge = DEFAULT_RIDGE if self.ridge is None else self.ridge
         options = (config.mode, config.return_type, self.num_hops, ridge, self._num_masks)
 
-        def is_current(distilled: Distilled) -> bool:
+        def is_current(distilled: Distilled, is_certain: bool = True) -> bool:
+            if not is_certain and inputs.teacher_outputs is None and inputs.probe_outputs is None:
+                with torch.no_grad():
+                    outputs = to_targets(query(model, *graph), config, distilled.outputs.dtype, x.device)[0]
+                if not distilled.answers(outputs):
+                    return False
             # PyG has just evaluated the model: if it now predicts otherwise, it is not the one that was distilled.
             by_model = self.explainer_config.explanation_type == ExplanationType.model
             return target is None or not by_model or distilled.predicts(target)

@@ -5,6 +5,7 @@ The model is only ever called, as ``model(x, edge_index, **kwargs)``, and is lef
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ _HOPS: dict[str, Callable[[Any], int | None]] = {
 ROWS_AT_A_TIME = 2**18
 _asking = WeakIdKeyDictionary()  # the lock of each model: what one thread puts back, another must not have seen changed
 _asking_lock = threading.Lock()
+_restoring: dict[object, tuple[int, Callable[[], None]]] = {}  # how to put back what threads have changed, and which
 _LAYERS = [(getattr(nn, name), hops) for name, hops in _HOPS.items() if hasattr(nn, name)]
 
 
@@ -188,12 +190,14 @@ def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
     r"""Puts back what every module holds, what it keeps of its last evaluation among it."""
     modules = list(model.modules())
     before = [(vars(module).copy(), module._parameters.copy()) for module in modules]
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         for module, (state, parameters) in zip(modules, before, strict=True):
             _put_back(vars(module), state)
             _put_back(module._parameters, parameters)  # GNNExplainer leaves an empty one, into which PyG puts the mask
+
+    with _at_the_end(restore):
+        yield
 
 
 def _put_back(values: dict[str, Any], before: dict[str, Any]) -> None:
@@ -207,14 +211,42 @@ def _evaluation_mode(model: torch.nn.Module) -> Iterator[None]:
     r"""Puts every module in evaluation mode, and puts back each one's mode and buffers."""
     training = [module for module in model.modules() if module.training]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    for module in training:
-        module.training = False
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         for module in training:
             module.training = True
         with torch.no_grad():
             for buffer, before in buffers:
                 if not buffer.equal(before):
                     buffer.copy_(before)
+
+    with _at_the_end(restore):
+        for module in training:
+            module.training = False
+        yield
+
+
+@contextmanager
+def _at_the_end(restore: Callable[[], None]) -> Iterator[None]:
+    r"""Calls ``restore`` at the end, and in a process that is forked before."""
+    key = object()
+    _restoring[key] = threading.get_ident(), restore
+    try:
+        yield
+    finally:
+        restore()
+        del _restoring[key]
+
+
+def _start_anew() -> None:
+    r"""In a new process: does what threads would have done that are gone, and makes the locks anew that they hold."""
+    global _asking, _asking_lock
+    _asking, _asking_lock = WeakIdKeyDictionary(), threading.Lock()
+    for key, (thread, restore) in reversed(list(_restoring.items())):
+        if thread != threading.get_ident():
+            restore()
+            del _restoring[key]
+
+
+if hasattr(os, 'register_at_fork'):
+    os.register_at_fork(after_in_child=_start_anew)
