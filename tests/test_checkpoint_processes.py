@@ -150,6 +150,16 @@ def test_a_second_writer_is_told_of_the_first(tmp_path):
     assert is_right(work(tmp_path))
 
 
+def test_a_folder_that_another_process_has_just_begun_is_none_of_something_else(tmp_path, monkeypatch):
+    def listdir(path):
+        monkeypatch.undo()
+        work(tmp_path)
+        return os.listdir(path)
+
+    monkeypatch.setattr(os, 'listdir', listdir)
+    assert is_right(work(tmp_path))
+
+
 def test_threads_write_one_at_a_time(tmp_path):
     found, barrier = [], threading.Barrier(4)
 

@@ -95,9 +95,9 @@ class Checkpoint:
         return files.digest(self.index[self.done : self.done + number])
 
     def _check_folder(self) -> None:
-        if (self.folder / 'request.pt').exists():
-            return
-        if any(path.name != 'claim' and not path.name.startswith(files.UNFINISHED) for path in self.folder.iterdir()):
+        names = os.listdir(self.folder)
+        is_other = any(name != 'claim' and not name.startswith(files.UNFINISHED) for name in names)
+        if is_other and not (self.folder / 'request.pt').exists():  # asked last: another process may just have begun
             raise ValueError(
                 f"'checkpoint' must name an empty folder, or one of the same explanations (got {str(self.folder)!r}, "
                 f'which holds something else): pass another folder'

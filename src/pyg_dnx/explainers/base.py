@@ -182,6 +182,8 @@ class DistillAndExplain(ExplainerAlgorithm):
             **kwargs: Further arguments of the model. The surrogate uses ``edge_weight``, and no other.
         """
         checks.graph(x, edge_index, kwargs)
+        checks.model(model)
+        checks.arguments(kwargs, model, self.explain_nodes)
         if top_k is not None:
             checks.count('top_k', top_k)
         if self._view().by_weight:
@@ -227,6 +229,8 @@ class DistillAndExplain(ExplainerAlgorithm):
         For the arguments, see :meth:`explain_nodes`.
         """
         checks.graph(x, edge_index, kwargs)
+        checks.model(model)
+        checks.arguments(kwargs, model, self.distill)
         return self._distill(
             self._inputs(model, x, edge_index, kwargs, teacher_outputs, probe_outputs, progress)
         ).surrogate
