@@ -33,9 +33,12 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = {
     'graph.operator': 'adjacency propagation batch mkl',
     'scores.attribution': 'attribution algorithm batch',
-    'distill.cache': 'cache_state cache_sharing cache checks checks_options',
+    'checkpoint': 'checkpoint_processes checkpoint',
+    'distill.cache': 'cache_state cache_attributes cache_sharing cache checks checks_options',
     'distill.distill': 'distillation masked_distillation teacher teacher_outputs',
+    'distill.state': 'cache_attributes cache_state cache',
     'distill.lbfgs': 'lbfgs solvers',
+    'files': 'files node_explanations surrogate',
     'graph.rows': 'propagation adjacency batch mkl',
     'scores.simplex': 'simplex algorithm batch',
     'distill.solvers': 'solvers distillation masked_distillation',

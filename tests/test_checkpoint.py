@@ -8,7 +8,7 @@ import torch
 from helpers import example_graphs, relabelled
 from models import Teacher, connected
 
-from pyg_dnx import DnX, FastDnX
+from pyg_dnx import DnX, FastDnX, ProbeDnX
 from pyg_dnx.checkpoint import Checkpoint
 from pyg_dnx.files import UNFINISHED
 from pyg_dnx.scores import batch
@@ -214,6 +214,42 @@ def test_a_graph_with_other_names_is_another_graph(tmp_path):
     algorithm.explain_nodes(Teacher(), known.x, known.edge_index, checkpoint=tmp_path)
     with pytest.raises(ValueError, match='written for another graph'):
         algorithm.explain_nodes(Teacher(), renamed.x, renamed.edge_index, checkpoint=tmp_path)
+
+
+def test_a_graph_whose_other_nodes_have_other_names_is_another_graph(tmp_path):
+    known, index = example_graphs()['undirected'], torch.tensor([0, 1])
+    renamed = relabelled(known, torch.tensor([0, 1, 2, 3, 4, 6, 5, 7]))
+    algorithm = connected(FastDnX(num_hops=2, cache=None))
+    before = algorithm.distill(Teacher(), known.x, known.edge_index).weight
+    torch.testing.assert_close(algorithm.distill(Teacher(), renamed.x, renamed.edge_index).weight, before)
+    algorithm.explain_nodes(Teacher(), known.x, known.edge_index, index=index, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match='written for another graph'):
+        algorithm.explain_nodes(Teacher(), renamed.x, renamed.edge_index, index=index, checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize('kind', [FastDnX, DnX, ProbeDnX])
+def test_a_model_with_its_classes_in_another_order_is_another_model(kind, tmp_path):
+    x, edge_index, _ = example_graphs()['undirected']
+    algorithm = connected(kind(num_hops=2, cache=None, **({'num_probes': 4} if kind is ProbeDnX else {})))
+    model = Teacher()
+    algorithm.explain_nodes(model, x, edge_index, checkpoint=tmp_path, progress=False)
+    with torch.no_grad():
+        for parameter in (model.conv2.lin.weight, model.conv2.bias):
+            parameter.copy_(parameter.flip(0))
+    with pytest.raises(ValueError, match=r'written for another .*model, surrogate'):
+        algorithm.explain_nodes(model, x, edge_index, checkpoint=tmp_path, progress=False)
+
+
+@pytest.mark.parametrize('name', ['x', 'teacher_outputs'])
+def test_what_is_given_counts_to_the_last_bit(name, tmp_path):
+    x, edge_index, _ = example_graphs()['undirected']
+    given = {'x': x.clone(), 'teacher_outputs': Teacher()(x, edge_index).detach()}
+    algorithm = connected(FastDnX(num_hops=2))
+    algorithm.explain_nodes(None, edge_index=edge_index, checkpoint=tmp_path, **given)
+    algorithm.explain_nodes(None, edge_index=edge_index.clone(), checkpoint=tmp_path, **given)
+    given[name].view(-1)[5] *= 1.0 + 2.0**-22
+    with pytest.raises(ValueError, match=f'written for another {"graph" if name == "x" else name}'):
+        algorithm.explain_nodes(None, edge_index=edge_index, checkpoint=tmp_path, **given)
 
 
 def test_killed_before_it_began(tmp_path):

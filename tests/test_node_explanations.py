@@ -1,4 +1,5 @@
 import builtins
+import errno
 import pickle
 import sys
 
@@ -7,7 +8,7 @@ import torch
 from helpers import example_graphs
 from models import Teacher, connected, explainer
 
-from pyg_dnx import DnX, FastDnX, NodeExplanations, files
+from pyg_dnx import DnX, FastDnX, NodeExplanations, Surrogate, files
 from pyg_dnx.results import node_explanations
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
@@ -65,6 +66,34 @@ def test_loaded_explanations_are_the_saved_ones(name, top_k, tmp_path):
         assert found.validate(raise_on_error=True)
         assert found._model_args == expected._model_args == ['edge_weight']
         assert found._model_config.return_type == expected._model_config.return_type
+
+
+@pytest.mark.parametrize('top_k', [None, 3])
+def test_files_of_format_1_are_read(top_k, tmp_path):
+    path, saved = tmp_path / 'saved.pt', explain(top_k=top_k)
+    saved.save(path)
+    content = files.read(path, 'NodeExplanations', dict)
+    torch.save({'format': 'pyg_dnx.NodeExplanations/1', **content}, path)
+    compare(NodeExplanations.load(path), saved)
+    saved.surrogate.save(path)
+    content = files.read(path, 'Surrogate', dict)
+    torch.save({'format': 'pyg_dnx.Surrogate/1', **content}, path)
+    assert Surrogate.load(path).weight.equal(saved.surrogate.weight)
+
+
+@pytest.mark.parametrize('name', ['save', 'to_csv'])
+def test_a_full_disk_leaves_the_file_that_was_there(name, tmp_path, monkeypatch):
+    path, saved = tmp_path / 'saved', explain()
+    path.write_text('old')
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(files, '_write', fail)
+    with pytest.raises(OSError, match=r"'path' must be where there is room .* what was there is unchanged"):
+        getattr(saved, name)(path)
+    assert path.read_text() == 'old'
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize('top_k', [None, 3])
