@@ -214,9 +214,14 @@ def test_links_and_permissions_stay(tmp_path):
     assert stat.S_IMODE((tmp_path / 'file').stat().st_mode) == 0o640
 
 
-def test_devices_are_written_to_not_replaced():
-    files.write_text(os.devnull, 'text')
-    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+@pytest.mark.skipif(not hasattr(os, 'mkfifo'), reason='needs named pipes')
+def test_pipes_are_written_to_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / 'pipe')
+    end = os.open(tmp_path / 'pipe', os.O_RDONLY | os.O_NONBLOCK)
+    files.write_text(tmp_path / 'pipe', 'text')
+    assert stat.S_ISFIFO((tmp_path / 'pipe').stat().st_mode)
+    assert os.read(end, 9) == b'text'
+    os.close(end)
 
 
 def matrix(layout):

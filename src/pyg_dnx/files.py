@@ -80,7 +80,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     path = pathlib.Path(os.path.realpath(path))
     unfinished = unfinished_name(path)
     try:
-        if path.exists():
+        if path.is_file() or path.is_dir():
             path.open('r+b').close()  # raises an error if it is a folder, or must not be written
         if path.exists() and not path.is_file():  # a pipe or a device
             with path.open('wb') as file:
