@@ -212,7 +212,7 @@ def test_values_that_are_not_accepted_are_made_anew():
     cache, model, inputs = SurrogateCache(), Versatile(), graph()
     assert cache.get_or_create(model, inputs, None, lambda: 'old') == 'old'
     assert cache.get_or_create(model, inputs, None, lambda: 'new') == 'old'
-    assert cache.get_or_create(model, inputs, None, lambda: 'new', accept=lambda value: value != 'old') == 'new'
+    assert cache.get_or_create(model, inputs, None, lambda: 'new', accept=lambda value, _: value != 'old') == 'new'
     assert (cache.hits, cache.misses, len(cache)) == (1, 2, 1)
 
 

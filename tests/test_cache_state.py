@@ -10,7 +10,7 @@ from models import Teacher, connected, evaluations, explainer, graph
 from torch_geometric.nn import GCNConv, Sequential
 
 from pyg_dnx import DnX, FastDnX, ProbeDnX, SurrogateCache, shared_cache
-from pyg_dnx.distill.cache import _is_equal
+from pyg_dnx.distill.state import is_equal
 from pyg_dnx.explainers import base
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
@@ -87,8 +87,8 @@ def test_an_object_that_can_not_be_compared_changes_nothing():
     'other', [torch.ones(2, dtype=torch.int), torch.ones(2, device='meta'), torch.ones(2).to_sparse(), torch.ones(1, 2)]
 )
 def test_equal_tensors_are_of_one_kind(other):
-    assert _is_equal(torch.ones(2), torch.ones(2))
-    assert not _is_equal(torch.ones(2), other)
+    assert is_equal(torch.ones(2), torch.ones(2))
+    assert not is_equal(torch.ones(2), other)
 
 
 def test_what_an_evaluation_changes_is_left_or_put_back():

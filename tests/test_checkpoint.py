@@ -1,14 +1,16 @@
 r"""Interruptions cost only what was being worked on."""
 
 import re
+from itertools import accumulate
 
 import pytest
 import torch
 from helpers import example_graphs, relabelled
 from models import Teacher, connected
 
-from pyg_dnx import DnX, FastDnX
+from pyg_dnx import DnX, FastDnX, ProbeDnX
 from pyg_dnx.checkpoint import Checkpoint
+from pyg_dnx.files import UNFINISHED
 from pyg_dnx.scores import batch
 from pyg_dnx.scores import rules as directions
 
@@ -164,32 +166,10 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ['notes.txt']
 
 
-def test_folders_are_made(tmp_path):
+def test_folders_are_made(chunks, tmp_path):
     explain(checkpoint=tmp_path / 'a' / 'b')
     names = sorted(path.name for path in (tmp_path / 'a' / 'b').iterdir())
-    assert names == [f'{number:06d}.pt' for number in range(CHUNKS)] + ['request.pt']
-
-
-def test_a_half_written_file_is_ignored(chunks, tmp_path, monkeypatch):
-    expected, save = explain(), torch.save
-    chunks.sizes.clear()
-
-    def cut_short(content, path):
-        save(content, path)
-        if path.name == '000002.tmp':
-            path.write_bytes(path.read_bytes()[:100])
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, 'save', cut_short)
-        with pytest.raises(KeyboardInterrupt):
-            explain(checkpoint=tmp_path)
-    assert (tmp_path / '000002.tmp').exists()
-    done = sum(chunks.sizes[:2])
-    chunks.sizes.clear()
-    compare(explain(checkpoint=tmp_path), expected)
-    assert sum(chunks.sizes) == 8 - done
-    assert not (tmp_path / '000002.tmp').exists()
+    assert names == [f'{first:09d}.pt' for first in accumulate(chunks.sizes[:-1], initial=0)] + ['request.pt']
 
 
 def test_progress_begins_where_it_was(chunks, tmp_path, capsys):
@@ -214,12 +194,17 @@ def test_progress_begins_where_it_was(chunks, tmp_path, capsys):
     ],
 )
 def test_requests_agree_up_to_rounding(old, new, agree, tmp_path):
-    Checkpoint(tmp_path, {'what': old})
+    with Checkpoint(tmp_path, torch.arange(3), {'what': old}):
+        pass
     if agree:
-        assert Checkpoint(tmp_path, {'what': new}).pieces() == []
+        with Checkpoint(tmp_path, torch.arange(3), {'what': new}) as checkpoint:
+            assert checkpoint.pieces() == []
     else:
-        with pytest.raises(ValueError, match='another model, graph, index or option'):
-            Checkpoint(tmp_path, {'what': new})
+        with (
+            pytest.raises(ValueError, match='written for another what'),
+            Checkpoint(tmp_path, torch.arange(3), {'what': new}),
+        ):
+            pass
 
 
 def test_a_graph_with_other_names_is_another_graph(tmp_path):
@@ -227,24 +212,61 @@ def test_a_graph_with_other_names_is_another_graph(tmp_path):
     renamed = relabelled(known, torch.tensor([3, 1, 4, 0, 5, 2, 7, 6]))
     algorithm = connected(FastDnX(num_hops=2))
     algorithm.explain_nodes(Teacher(), known.x, known.edge_index, checkpoint=tmp_path)
-    with pytest.raises(ValueError, match='written for another model, graph'):
+    with pytest.raises(ValueError, match='written for another graph'):
         algorithm.explain_nodes(Teacher(), renamed.x, renamed.edge_index, checkpoint=tmp_path)
 
 
+def test_a_graph_whose_other_nodes_have_other_names_is_another_graph(tmp_path):
+    known, index = example_graphs()['undirected'], torch.tensor([0, 1])
+    renamed = relabelled(known, torch.tensor([0, 1, 2, 3, 4, 6, 5, 7]))
+    algorithm = connected(FastDnX(num_hops=2, cache=None))
+    before = algorithm.distill(Teacher(), known.x, known.edge_index).weight
+    torch.testing.assert_close(algorithm.distill(Teacher(), renamed.x, renamed.edge_index).weight, before)
+    algorithm.explain_nodes(Teacher(), known.x, known.edge_index, index=index, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match='written for another graph'):
+        algorithm.explain_nodes(Teacher(), renamed.x, renamed.edge_index, index=index, checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize('kind', [FastDnX, DnX, ProbeDnX])
+def test_a_model_with_its_classes_in_another_order_is_another_model(kind, tmp_path):
+    x, edge_index, _ = example_graphs()['undirected']
+    algorithm = connected(kind(num_hops=2, cache=None, **({'num_probes': 4} if kind is ProbeDnX else {})))
+    model = Teacher()
+    algorithm.explain_nodes(model, x, edge_index, checkpoint=tmp_path, progress=False)
+    with torch.no_grad():
+        for parameter in (model.conv2.lin.weight, model.conv2.bias):
+            parameter.copy_(parameter.flip(0))
+    with pytest.raises(ValueError, match=r'written for another .*model, surrogate'):
+        algorithm.explain_nodes(model, x, edge_index, checkpoint=tmp_path, progress=False)
+
+
+@pytest.mark.parametrize('name', ['x', 'teacher_outputs'])
+def test_what_is_given_counts_to_the_last_bit(name, tmp_path):
+    x, edge_index, _ = example_graphs()['undirected']
+    given = {'x': x.clone(), 'teacher_outputs': Teacher()(x, edge_index).detach()}
+    algorithm = connected(FastDnX(num_hops=2))
+    algorithm.explain_nodes(None, edge_index=edge_index, checkpoint=tmp_path, **given)
+    algorithm.explain_nodes(None, edge_index=edge_index.clone(), checkpoint=tmp_path, **given)
+    given[name].view(-1)[5] *= 1.0 + 2.0**-22
+    with pytest.raises(ValueError, match=f'written for another {"graph" if name == "x" else name}'):
+        algorithm.explain_nodes(None, edge_index=edge_index, checkpoint=tmp_path, **given)
+
+
 def test_killed_before_it_began(tmp_path):
-    (tmp_path / 'request.tmp').write_bytes(b'half')
+    (tmp_path / f'{UNFINISHED}1').write_bytes(b'half')
     compare(explain(checkpoint=tmp_path), explain())
+    assert not (tmp_path / f'{UNFINISHED}1').exists()
 
 
-@pytest.mark.parametrize('name', ['request', '000000'])
+@pytest.mark.parametrize('name', ['request', '000000000'])
 def test_damaged_files_are_named(name, tmp_path):
     explain(checkpoint=tmp_path)
     (tmp_path / f'{name}.pt').write_text('something else')
-    with pytest.raises(ValueError, match=f"'checkpoint' must .*{name}.pt is damaged.*: delete it"):
+    with pytest.raises(ValueError, match=f"'checkpoint' must .*{name}.pt is damaged.*: delete"):
         explain(checkpoint=tmp_path)
 
 
 def test_a_request_of_something_else_is_refused(tmp_path):
     torch.save([1, 2], tmp_path / 'request.pt')
-    with pytest.raises(ValueError, match='written for another'):
+    with pytest.raises(ValueError, match=r'request.pt is damaged, or of another version'):
         explain(checkpoint=tmp_path)

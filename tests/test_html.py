@@ -358,7 +358,7 @@ def test_bad_paths(tmp_path):
 def test_a_page_replaces_the_one_before(path, monkeypatch):
     _, explanation = explain()
     before = to_html(explanation, path).read_bytes()
-    monkeypatch.setattr('pathlib.Path.replace', lambda *_: (_ for _ in ()).throw(OSError('disk full')))
+    monkeypatch.setattr('pyg_dnx.files._rename', lambda *_: (_ for _ in ()).throw(OSError('disk full')))
     with pytest.raises(OSError, match='disk full'):
         to_html(explanation, path, title='new')
     assert path.read_bytes() == before

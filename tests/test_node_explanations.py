@@ -1,4 +1,5 @@
 import builtins
+import errno
 import pickle
 import sys
 
@@ -7,7 +8,7 @@ import torch
 from helpers import example_graphs
 from models import Teacher, connected, explainer
 
-from pyg_dnx import DnX, FastDnX, NodeExplanations
+from pyg_dnx import DnX, FastDnX, NodeExplanations, Surrogate, files
 from pyg_dnx.results import node_explanations
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
@@ -68,6 +69,34 @@ def test_loaded_explanations_are_the_saved_ones(name, top_k, tmp_path):
 
 
 @pytest.mark.parametrize('top_k', [None, 3])
+def test_files_of_format_1_are_read(top_k, tmp_path):
+    path, saved = tmp_path / 'saved.pt', explain(top_k=top_k)
+    saved.save(path)
+    content = files.read(path, 'NodeExplanations', dict)
+    torch.save({'format': 'pyg_dnx.NodeExplanations/1', **content}, path)
+    compare(NodeExplanations.load(path), saved)
+    saved.surrogate.save(path)
+    content = files.read(path, 'Surrogate', dict)
+    torch.save({'format': 'pyg_dnx.Surrogate/1', **content}, path)
+    assert Surrogate.load(path).weight.equal(saved.surrogate.weight)
+
+
+@pytest.mark.parametrize('name', ['save', 'to_csv'])
+def test_a_full_disk_leaves_the_file_that_was_there(name, tmp_path, monkeypatch):
+    path, saved = tmp_path / 'saved', explain()
+    path.write_text('old')
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(files, '_write', fail)
+    with pytest.raises(OSError, match=r"'path' must be where there is room .* what was there is unchanged"):
+        getattr(saved, name)(path)
+    assert path.read_text() == 'old'
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize('top_k', [None, 3])
 def test_without_the_graph_there_are_scores_only(top_k, tmp_path):
     saved = explain(top_k=top_k)
     saved.save(tmp_path / 'saved.pt')
@@ -111,12 +140,15 @@ def damage(way, path):
     elif way == 'plain pickle':
         path.write_bytes(pickle.dumps(Intruder(path.parent / 'trace'), protocol=2))
     else:
-        content = torch.load(path, weights_only=True)
+        content = files.read(path, 'NodeExplanations', dict)
         changes = {'rule': {'rule': {'name': 'Best'}}, 'other format': {'format': 'pyg_dnx.NodeExplanations/0'}}
         content.update(changes.get(way) or {'target': Intruder(path.parent / 'trace')})
         if way == 'incomplete':
             del content['target'], content['trust']
-        torch.save(content, path)
+        if way == 'other format':
+            torch.save(content, path)
+        else:
+            files.write(path, 'NodeExplanations', content)
 
 
 @pytest.mark.parametrize(

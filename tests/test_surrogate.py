@@ -1,6 +1,5 @@
 import os
 import pickle
-import zipfile
 
 import pytest
 import torch
@@ -111,11 +110,16 @@ def test_load_runs_no_code(tmp_path, kind):
         surrogate = random_surrogate(3, 2)
         surrogate.flow = Intruder(trace)
         surrogate.save(path)
-        assert zipfile.is_zipfile(path)
     with pytest.raises(ValueError, match=r"'path' must name a file written by 'Surrogate.save'"):
         Surrogate.load(path)
     assert not trace.exists()
-    torch.load(path, weights_only=False) if kind != 'plain pickle' else pickle.loads(path.read_bytes())
+    if kind == 'plain pickle':
+        pickle.loads(path.read_bytes())
+    else:
+        with open(path, 'rb') as file:
+            if kind == 'hidden in a surrogate':
+                file.readline()
+            torch.load(file, weights_only=False)
     assert trace.exists()  # the file is as dangerous as it has to be for this test to mean anything
 
 

@@ -2,9 +2,14 @@ r"""Checks of options that are numbers or words. Bad input gets one sentence: ar
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
+from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
+
+import torch
 
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
@@ -69,3 +74,28 @@ def contrast(value: Any) -> int | str | None:
     if value < 0:
         raise ValueError(f"'contrast' must be a class from 0 on (got {value}): pass the class to compare with")
     return int(value)
+
+
+def arguments(given: dict[str, Any], model: Any, method: Callable[..., Any]) -> None:
+    r"""Checks that each further keyword argument of a ``method`` is one that the model takes, or the surrogate."""
+    read = {'edge_weight'}
+    if model is not None:
+        try:
+            parameters = inspect.signature(model.forward).parameters.values()
+        except (TypeError, ValueError):
+            return
+        if type(model).__call__ is not torch.nn.Module.__call__ or any(p.kind == p.VAR_KEYWORD for p in parameters):
+            return
+        read = {p.name for p in parameters if p.kind != p.POSITIONAL_ONLY}
+    for name in given.keys() - read:
+        options = {p.name for p in inspect.signature(method).parameters.values() if p.kind == p.KEYWORD_ONLY}
+        near = get_close_matches(name, sorted(options | read), 1)
+        owner = f"an argument of {type(model).__name__}'s 'forward'" if model is not None else "'edge_weight'"
+        raise TypeError(
+            f"{name!r} must be an option of '{method.__name__}', or {owner} (got {name}={_short(given[name])}): "
+            + (f'did you mean {near[0]!r}?' if near else 'leave it out')
+        )
+
+
+def _short(value: Any) -> str:
+    return repr(value) if isinstance(value, (bool, int, float, str, type(None))) else type(value).__name__

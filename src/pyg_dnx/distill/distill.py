@@ -2,6 +2,7 @@ r"""Distils a model into a linear surrogate: ask once, solve a convex problem, r
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import Any, cast
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -99,12 +101,16 @@ class Trust:
         return Trust(**{name: torch.cat([part[name] for part in every]) for name in every[0]})
 
 
+_memos: WeakSet[Memo] = WeakSet()
+
+
 class Memo:
     r"""What is found once and kept as long as a distilled model is. Copies and pickles of it start empty."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.known: dict[Any, Any] = {}
+        _memos.add(self)
 
     def get(self, key: Any, create: Callable[[], Any]) -> Any:
         r"""What is known under ``key``: one thread finds it, and the others wait."""
@@ -115,6 +121,16 @@ class Memo:
 
     def __reduce__(self) -> tuple[type[Memo], tuple[()]]:
         return Memo, ()
+
+
+def _renew_locks() -> None:
+    r"""In a new process, where the threads are gone that hold them."""
+    for memo in list(_memos):
+        memo.lock = threading.RLock()
+
+
+if hasattr(os, 'register_at_fork'):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +179,12 @@ class Distilled:
         if target.is_floating_point():
             return torch.allclose(target, before, rtol=1e-3, atol=1e-3 * self.spread + 1e-6)
         return float((target != before).double().mean()) <= 1e-3
+
+    def is_as(self, outputs: Tensor) -> bool:
+        r"""Whether ``outputs`` [O, C], the model's now, are those that were distilled, up to rounding."""
+        if outputs.shape != self.outputs.shape:
+            return False
+        return torch.allclose(outputs, self.outputs, rtol=1e-4, atol=1e-4 * self.unit + 1e-6)
 
     def trust(self, outputs: Tensor) -> Trust:
         r"""What is known about the surrogate at some of the outputs [B]."""

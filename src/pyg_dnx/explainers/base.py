@@ -3,7 +3,8 @@ r"""What all explainers share: inputs, distillation, one explanation and many, f
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from os import PathLike
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ from torch_geometric.explain.config import (
 )
 
 from pyg_dnx import options
-from pyg_dnx.checkpoint import Checkpoint
+from pyg_dnx.checkpoint import Checkpoint, sketch
 from pyg_dnx.distill.cache import SurrogateCache, shared_cache
 from pyg_dnx.distill.distill import (
     DEFAULT_RIDGE,
@@ -36,6 +37,7 @@ from pyg_dnx.distill.distill import (
 )
 from pyg_dnx.distill.links import distill_links
 from pyg_dnx.distill.surrogate import Surrogate
+from pyg_dnx.files import digest
 from pyg_dnx.graph.copies import part
 from pyg_dnx.graph.filters import FILTERS
 from pyg_dnx.graph.graph import Graph
@@ -49,7 +51,7 @@ from pyg_dnx.results.warnings import warn_about_randomness, warn_if_doubtful, wa
 from pyg_dnx.run import Run
 from pyg_dnx.scores.batch import score
 from pyg_dnx.scores.masks import SCALINGS
-from pyg_dnx.scores.question import Goal, outputs_of
+from pyg_dnx.scores.question import Goal, Question, outputs_of
 from pyg_dnx.scores.rules import Rule
 from pyg_dnx.teacher.probes import NUM_FIXED_MASKS
 from pyg_dnx.teacher.teacher import Teacher
@@ -226,6 +228,7 @@ class DistillAndExplain(ExplainerAlgorithm):
             **kwargs: Further arguments of the model. The surrogate uses ``edge_weight``, and no other.
         """
         self._check_level('node', 'explain_nodes')
+        self._check_arguments(model, kwargs, self.explain_nodes)
         graph = Graph.of(x, edge_index, kwargs, self.pair_argument)
         teacher = self._teacher(model, graph, teacher_outputs, probe_outputs)
         return self._explain_many(teacher, graph, index, target, top_k, checkpoint, self._run(progress))
@@ -251,6 +254,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         some of them. For the other arguments, see :meth:`explain_nodes`.
         """
         self._check_level('edge', 'explain_links')
+        self._check_arguments(model, kwargs, self.explain_links)
         graph = Graph.of(x, edge_index, kwargs, self.pair_argument)
         teacher = self._teacher(model, graph, teacher_outputs, probe_outputs)
         found = self._explain_many(teacher, graph, index, target, top_k, checkpoint, self._run(progress))
@@ -275,14 +279,13 @@ class DistillAndExplain(ExplainerAlgorithm):
         with torch.no_grad():
             question, rule = self._goal.question(distilled, outputs, target), self._rule(teacher)
             state = rule.prepare(teacher, graph, distilled, question, run)
-            kept = None
-            if checkpoint is not None:
-                parts = {'index': outputs, 'direction': question.direction, 'top_k': top_k, 'rule': repr(rule)}
-                evidence = decomposition.evidence[outputs].norm(dim=1)  # differs for other models and graphs
-                known = {} if state is None else {'answers': state.answers.norm(dim=1)}
-                parts |= {'num_hops': decomposition.num_hops, 'evidence': evidence, **known}
-                kept = Checkpoint(checkpoint, parts)
-            found = score(decomposition, question, rule, state, top_k, run, kept)
+            with ExitStack() as stack:
+                kept = None
+                if checkpoint is not None:
+                    identity = self._identity(teacher, graph, distilled, question, state)
+                    identity |= {'rule': repr(rule), 'top_k': top_k}
+                    kept = stack.enter_context(Checkpoint(checkpoint, outputs, identity))
+                found = score(decomposition, question, rule, state, top_k, run, kept)
         trust = found.trust or distilled.trust(outputs)
         warn_if_doubtful(trust, distilled, outputs, self.doubt, question.direction is not None)
         view = self._view() if graph.has_edge_order else self._view()._replace(edge_mask_type=None)
@@ -364,6 +367,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         """
         if edge_index is None:
             return self._distill_data_set(model, x, self._run(progress))
+        self._check_arguments(model, kwargs, self.distill)
         graph = Graph.of(x, edge_index, kwargs, self.pair_argument)
         teacher = self._teacher(model, graph, teacher_outputs, probe_outputs)
         return self._distill(teacher, graph, self._run(progress)).surrogate
@@ -419,6 +423,10 @@ class DistillAndExplain(ExplainerAlgorithm):
             return f"'contrast' needs classes (got contrast={self.contrast!r} in mode 'regression'): leave it out"
         return None
 
+    def _check_arguments(self, model: Any, kwargs: dict[str, Any], method: Callable[..., Any]) -> None:
+        Teacher(model, self.model_config).check_model()
+        options.arguments(kwargs, model, method)
+
     def _check_level(self, level: str, what: str) -> None:
         if self.model_config.task_level.value != level:
             raise ValueError(
@@ -463,6 +471,27 @@ class DistillAndExplain(ExplainerAlgorithm):
         teacher.check(graph, self._num_probes + NUM_FIXED_MASKS, self._num_masks > 0)
         return teacher
 
+    def _identity(
+        self, teacher: Teacher, graph: Graph, distilled: Distilled, question: Question, state: Any
+    ) -> dict[str, Any]:
+        r"""By what these explanations differ from others: what was given exactly, what was computed up to rounding."""
+        outputs, evidence, config = distilled.outputs, distilled.decomposition.evidence, self.model_config
+        known = {} if state is None else {'answers': state.answers}
+        pairs = graph.kwargs.get(graph.pair_argument)
+        return {
+            'graph': digest(graph.x, graph.edge_index, graph.kwargs.get('edge_weight'), pairs),
+            'teacher_outputs': digest(teacher.given),
+            'probe_outputs': digest(teacher.given_probes),
+            'mode': f'{config.task_level.value} {config.mode.value} {config.return_type.value}',
+            'num_hops': distilled.decomposition.num_hops,
+            'target': question.direction,
+            'model': outputs[question.outputs],
+            'surrogate': evidence[question.outputs],
+            'model (all nodes)': sketch(outputs),
+            'surrogate (all nodes)': sketch(evidence),
+            **known,
+        }
+
     @property
     def _recipe(self) -> Recipe:
         default = DEFAULT_RIDGE if self.model_config.task_level == ModelTaskLevel.node else DEFAULT_RIDGE_OF_GRAPHS
@@ -476,7 +505,12 @@ class DistillAndExplain(ExplainerAlgorithm):
             known = self._data_set_surrogate(teacher)
         inputs = (graph.x, graph.edge_index, graph.kwargs)
 
-        def is_current(distilled: Distilled) -> bool:
+        def is_current(distilled: Distilled, is_certain: bool = True) -> bool:
+            if not is_certain and teacher.given is None and teacher.given_probes is None:
+                with torch.no_grad():
+                    outputs = teacher.outputs(graph, distilled.outputs.dtype).values
+                if not distilled.is_as(outputs):
+                    return False
             # PyG has just evaluated the model: if it now predicts otherwise, it is not the one that was distilled.
             by_model = self.explainer_config.explanation_type == ExplanationType.model
             return target is None or not by_model or distilled.predicts(target)

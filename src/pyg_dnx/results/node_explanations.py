@@ -178,14 +178,16 @@ class NodeExplanations:
 
     def to_csv(self, path: files.Path) -> None:
         r"""Writes the table of :meth:`to_pandas` to a file, which does not take pandas."""
-        with open(path, 'w', encoding='utf-8') as file:
-            for number, table in enumerate(self._tables()):
-                if number == 0:
-                    file.write(','.join(table) + '\n')
-                columns = [
-                    (values.astype(int) if values.dtype == bool else values).astype(str) for values in table.values()
-                ]
-                file.writelines(','.join(line) + '\n' for line in zip(*columns, strict=True))
+        files.write_text(path, self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        for number, table in enumerate(self._tables()):
+            if number == 0:
+                yield ','.join(table) + '\n'
+            columns = [
+                (values.astype(int) if values.dtype == bool else values).astype(str) for values in table.values()
+            ]
+            yield ''.join(','.join(line) + '\n' for line in zip(*columns, strict=True))
 
     def save(self, path: files.Path) -> None:
         r"""Writes the explanations, but not their graph, to a file that :meth:`load` reads without running code."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -73,13 +74,16 @@ class Teacher:
         r"""Whether answers under masks can be had."""
         return self.model is not None or self.given_probes is not None
 
-    def check(self, graph: Graph, num_masks: int, needs_masks: bool) -> None:
-        r"""Checks the model, or what it returned for ``graph`` and under ``num_masks`` masks."""
+    def check_model(self) -> None:
         if self.model is not None and not isinstance(self.model, torch.nn.Module):
             raise TypeError(
                 f"'model' must be a torch.nn.Module or None (got {type(self.model).__name__}): wrap it in one whose "
                 f"'forward' calls it, or pass None and what it returns as 'teacher_outputs'"
             )
+
+    def check(self, graph: Graph, num_masks: int, needs_masks: bool) -> None:
+        r"""Checks the model, or what it returned for ``graph`` and under ``num_masks`` masks."""
+        self.check_model()
         if self.given is not None:
             _check_outputs(self.given, num_outputs(graph, self.level))
         if self.given_probes is not None:
@@ -324,6 +328,16 @@ class _EvaluationMode(torch.nn.Module):
             for buffer, before in buffers:
                 if not buffer.equal(before):
                     buffer.copy_(before)
+
+
+def _start_anew() -> None:
+    r"""In a new process, where the threads are gone that hold the locks."""
+    global _asking, _asking_lock
+    _asking, _asking_lock = WeakIdKeyDictionary(), threading.Lock()
+
+
+if hasattr(os, 'register_at_fork'):
+    os.register_at_fork(after_in_child=_start_anew)
 
 
 def _lock_of(model: torch.nn.Module) -> threading.RLock:
