@@ -14,7 +14,7 @@ from models import TASKS, Teacher, explainer, graph
 from torch_geometric.explain import Explanation, GNNExplainer, HeteroExplanation, ModelConfig
 
 from pyg_dnx import FastDnX, ProbeDnX, certify, to_html
-from pyg_dnx.view import words as page_data
+from pyg_dnx.view import html as page_data
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 NASTY = [
@@ -338,7 +338,7 @@ def test_bad_explanations(path):
         to_html(batch, path)
     with pytest.raises(TypeError, match=r'must be a PyG Explanation \(got dict\)'):
         to_html({}, path)
-    with pytest.raises(TypeError, match='homogeneous graph'):
+    with pytest.raises(ValueError, match="'explanation' must have its graph's 'edge_index'"):
         to_html(HeteroExplanation(), path)
     with pytest.raises(ValueError, match="'explanation' must say something of nodes or edges"):
         to_html(Explanation(x=x, edge_index=edge_index), path)

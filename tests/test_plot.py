@@ -88,13 +88,6 @@ def test_matplotlib_is_asked_for(draw, monkeypatch):
         draw()
 
 
-def test_networkx_is_asked_for(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'networkx', None)
-    plot.neighborhood(star(4))
-    with pytest.raises(ImportError, match=r"without an explained node need 'networkx', .*: pip install networkx"):
-        plot.neighborhood(star(4, index=None))
-
-
 BAD = {
     'theme': (plot.neighborhood, star(4), {'theme': 'pink'}, ValueError, r"'theme' must be .* \(got 'pink'\): "),
     'nodes': (plot.neighborhood, star(4), {'max_nodes': 0}, ValueError, r"'max_nodes' must be .* \(got 0\): "),

@@ -14,7 +14,7 @@ from torch_geometric.nn import GCN
 
 from pyg_dnx import plot
 from pyg_dnx.plot import theme as themes
-from pyg_dnx.plot.graph import MAX_RADIUS, limit_of
+from pyg_dnx.plot.draw import MAX_RADIUS, scale_of
 from pyg_dnx.plot.labels import overlaps
 from pyg_dnx.view.scene import scene_of
 
@@ -51,7 +51,7 @@ def test_what_is_drawn(name, theme):
     assert drawn.nodes.get_offsets().shape == (len(scene.nodes), 2)
     assert drawn.nodes.get_array().tolist() == pytest.approx(scene.scores)
     assert (0 if drawn.explained is None else len(drawn.explained.get_offsets())) == scene.explained
-    limits = (-drawn.nodes.norm.vmax if scene.is_signed else 0.0, limit_of(scene))
+    limits = (-drawn.nodes.norm.vmax if scene.is_signed else 0.0, scale_of([scene]).limit)
     assert (drawn.nodes.norm.vmin, drawn.nodes.norm.vmax) == pytest.approx(limits)
     assert figure.get_facecolor() == matplotlib.colors.to_rgba(themes.THEMES[theme].page)
     assert drawn.folded == ''
@@ -166,11 +166,11 @@ def test_titles():
     assert parts(plot.neighborhood(explanation)).title == 'Explanation of node 0'
     assert parts(plot.neighborhood(explanation, title='Mine')).title == 'Mine'
     assert parts(plot.neighborhood(explanation, index=torch.tensor([1, 2]))).title == 'Explanation of 2 nodes'
-    assert parts(plot.neighborhood(CASES['all'])).title == 'Explanation'
+    assert parts(plot.neighborhood(CASES['all'])).title == 'Explanation of all nodes'
     explanation.target = torch.tensor([3, 1, 1, 1, 1])
-    assert parts(plot.neighborhood(explanation)).title == 'Why class 3 for node 0?'
-    explanation.target = explanation.target.float()
-    assert parts(plot.neighborhood(explanation)).title == 'Explanation of node 0'
+    assert parts(plot.neighborhood(explanation)).title == 'Why class 3 at node 0?'
+    explanation.target = 0.5 * explanation.target
+    assert parts(plot.neighborhood(explanation)).title == 'Why 1.5 at node 0?'
 
 
 def test_long_titles_are_not_cut_off():

@@ -208,7 +208,7 @@ BAD = {
     'nothing': (explain(), {}, ValueError, "'explanation' must say something of nodes or edges"),
     'all zero': (explain(node_mask=torch.zeros(6, 1)), {}, ValueError, r"'index' must name a node .* \(got None\): "),
     'no graph': (Explanation(node_mask=torch.ones(3, 1)), {}, ValueError, "'explanation' must have .* 'edge_index'"),
-    'hetero': (HeteroData(), {}, TypeError, "'explanation' must be that of a homogeneous graph"),
+    'no types': (HeteroData(), {}, ValueError, "'explanation' must have .* 'edge_index'"),
     'NaN': (explain(node_score=torch.full((6,), torch.nan)), {}, ValueError, "'node_score' .* must be finite"),
 }
 
