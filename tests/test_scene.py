@@ -147,7 +147,7 @@ def test_weights_of_edges():
     assert scene.nodes == [2, 0, 1]
     assert scene.edges == [(0, 2), (1, 2)]
     assert scene.edge_weights == pytest.approx([0.0, 0.3])
-    assert scene.edge_scores == [-4.0, 3.0]
+    assert scene.edge_scores == [-4.0, 4.0]
     assert scene.both_ways == [False, True]
     assert scene_of(explain(edges, 3, node_score=torch.ones(3))).edge_weights == [1.0, 1.0]
     assert scene_of(explain(edges, 3, edge_mask=10 * values['edge_mask'])).edge_weights == pytest.approx([0.0, 1.0])

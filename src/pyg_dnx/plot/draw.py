@@ -24,7 +24,7 @@ MAX_STEP = 110.0  # of rings, in points
 MAX_RADIUS = 14.0  # of a node, in points
 MAX_POINTS = 5000  # that labels of rings keep away from
 ENOUGH = 0.4  # room around the label of a ring, where rings are 1 apart
-MARKERS = 'osD^vphP'  # of node types, in turn
+MARKERS = {'o': 1.0, 's': 0.89, 'D': 0.8, '^': 1.0, 'v': 1.0, 'p': 1.05, 'h': 1.05, 'P': 0.95}  # of types, and sizes
 MEANINGS = {
     ('node_score', True): 'score: pushes away from / toward the prediction',
     ('node_mask', True): 'node mask: pushes away from / toward the prediction',
@@ -126,8 +126,11 @@ def _draw_nodes(axes: Any, panel: Panel, radii: np.ndarray, scale: Scale, theme:
         gid='nodes',
     )
     if scene.types is not None:
-        styles = [MarkerStyle(marker_of(scene, kind)) for kind in scene.types]
-        nodes.set_paths([style.get_path().transformed(style.get_transform()) for style in styles])
+        paths = {}
+        for kind in scene.all_types:
+            style = MarkerStyle(marker_of(scene, kind))
+            paths[kind] = style.get_path().transformed(style.get_transform().scale(MARKERS[marker_of(scene, kind)]))
+        nodes.set_paths([paths[kind] for kind in scene.types])
     nodes.update_scalarmappable()
     if scene.explained > 0:
         around = (2 * radii[: scene.explained] + 6.5) ** 2
@@ -137,7 +140,7 @@ def _draw_nodes(axes: Any, panel: Panel, radii: np.ndarray, scale: Scale, theme:
 
 
 def marker_of(scene: Scene, kind: str) -> str:
-    return MARKERS[scene.all_types.index(kind) % len(MARKERS)]
+    return list(MARKERS)[scene.all_types.index(kind) % len(MARKERS)]
 
 
 def _draw_rings(axes: Any, panel: Panel, labels: Labels, theme: Theme) -> None:

@@ -110,20 +110,20 @@ def batch_html(batch: NodeExplanations) -> str:
     others = scores[nodes != batch.index[:size].cpu()[:, None]].abs()  # an own score may dwarf all
     limit, certificate = max(others.tolist(), default=0.0) or max(scores.abs().flatten().tolist()), batch.certificate
     bars = [
-        ''.join(_bar(names.title(j), value, limit) for j, value in zip(*row, strict=True) if j >= 0)
+        ''.join(_bar(names.node(j, None), value, limit) for j, value in zip(*row, strict=True) if j >= 0)
         for row in zip(nodes.tolist(), scores.tolist(), strict=True)
     ]
     columns = {'node': [_escape(names.title(node)) for node in batch.index[:size].tolist()]}
     if batch.targets is not None:
         columns['explained'] = [_escape(names.of_class(target)) for target in batch.targets[:size].tolist()]
-    columns[f'{nodes.size(1)} highest scores'] = bars
+    columns[f'{nodes.size(1)} highest scores'] = [f'<div style="white-space: nowrap">{bar}</div>' for bar in bars]
     columns['surrogate agrees'] = ['yes' if agrees else 'no' for agrees in batch.surrogate_agreement[:size].tolist()]
     columns['distillation error'] = [number(error) for error in batch.distillation_error[:size].tolist()]
     if certificate is not None:
         columns['expected unfaithfulness'] = [number(v) for v in certificate.expected_unfaithfulness[:size].tolist()]
         columns['verdict'] = [NAMES[code] for code in certificate.verdict[:size].tolist()]
-    head = ''.join(f'<th style="text-align: left">{name}</th>' for name in columns)
-    cell = '<td style="text-align: left; vertical-align: top">{}</td>'
+    style = 'text-align: left; vertical-align: top; padding: 2px 12px 2px 0'
+    head, cell = ''.join(f'<th style="{style}">{name}</th>' for name in columns), f'<td style="{style}">{{}}</td>'
     rows = (''.join(map(cell.format, row)) for row in zip(*columns.values(), strict=True))
     body = ''.join(f'<tr>{row}</tr>' for row in rows)
     more = f'; the first {size:,} are shown' if size < len(batch) else ''
@@ -258,6 +258,7 @@ def _graph_data(scene: Scene, names: Names) -> dict[str, Any]:
         'types': scene.all_types,
         'links': scene.links,
         'explained': scene.explained,
+        'isGraph': scene.level == 'graph',
         'hasEdgeMask': scene.has_edge_mask,
         'isSigned': scene.is_signed,
         'scoreName': 'Score' if scene.score_name == 'node_score' else 'Mask',
@@ -283,5 +284,6 @@ def _bar(name: str, score: float, limit: float) -> str:
     r"""A name, a score, and a bar of its size."""
     width, colour = 100 * min(1.0, abs(score) / (limit or 1.0)), '#d55e00' if score >= 0 else '#0072b2'
     bar = f'<span style="display: block; height: 5px; width: {width:.1f}px; background: {colour}"></span>'
-    box = 'display: inline-block; width: 104px; margin-right: 8px; vertical-align: top; overflow-wrap: anywhere'
+    box = 'display: inline-block; width: 104px; margin-right: 8px; vertical-align: top'
+    box += '; white-space: normal; overflow-wrap: anywhere'
     return f'<span style="{box}">{_escape(name)}: {number(score)}{bar}</span>'

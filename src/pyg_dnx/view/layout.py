@@ -12,7 +12,8 @@ from pyg_dnx.view.scene import Scene
 SPACING = 0.34  # between neighbours on a ring, where rings are 1 apart
 NUM_SWEEPS = 30
 MAX_SWAP_WORK = 2 * 10**9  # multiplications
-MAX_STRESS_WORK = 10**8
+MAX_STRESS_WORK = 10**7  # distances
+MAX_STARTS = 6
 NUM_TURNS = 72
 
 
@@ -165,21 +166,24 @@ def stress_layout(size: int, edges: np.ndarray) -> np.ndarray:
 def by_distance(distance: np.ndarray) -> np.ndarray:
     r"""Places [n, 2] that are about so far apart [n, n]: Kamada and Kawai's objective, by majorization."""
     size = len(distance)
-    distance = np.where(np.eye(size), 1.0, distance.astype(float))
+    distance = np.where(np.eye(size), 0.0, distance.astype(float))
     centred = np.eye(size) - 1.0 / size
-    value, vector = np.linalg.eigh(-0.5 * centred @ np.where(np.eye(size), 0.0, distance**2) @ centred)
-    turn = 2.4 * np.arange(size)  # radians, so that no two start at one place
-    places = vector[:, -2:] * np.sqrt(np.maximum(value[-2:], 0.0)) if size > 1 else np.zeros((1, 2))
-    places = places + 0.05 * np.stack([np.cos(turn), np.sin(turn)], axis=1)
-    weight = np.where(np.eye(size), 0.0, distance**-2.0)
-    inverse = np.linalg.pinv(np.diag(weight.sum(axis=1)) - weight)
-    for _ in range(min(300, MAX_STRESS_WORK // size**2)):
-        apart = np.linalg.norm(places[:, None] - places, axis=2)
-        pull = -weight * distance / np.maximum(apart, 1e-9)
-        np.fill_diagonal(pull, 0.0)
-        np.fill_diagonal(pull, -pull.sum(axis=1))
-        places = inverse @ pull @ places
-    return places
+    value, vector = np.linalg.eigh(-0.5 * centred @ distance**2 @ centred)
+    flat = vector[:, -2:] * np.sqrt(np.maximum(value[-2:], 0.0)) if size > 1 else np.zeros((1, 2))
+    draws = np.random.default_rng(0).normal(scale=0.5 * distance.mean(), size=(MAX_STARTS, size, 2))
+    draws[0] = flat + 0.05 * draws[0]  # so that no two start at one place
+    weight = np.where(np.eye(size), 0.0, 1.0 / np.maximum(distance, 1e-9) ** 2)
+    inverse = np.linalg.inv(np.diag(weight.sum(axis=1)) - weight + 1.0 / size) - 1.0 / size  # the pseudo-inverse
+    work = MAX_STRESS_WORK // size**2
+    found = []
+    for places in draws[: max(1, work // 300)]:  # small graphs from several starts, of which the best is taken
+        for _ in range(min(300, work)):
+            pull = -weight * distance / np.maximum(between(places), 1e-9)
+            np.fill_diagonal(pull, -pull.sum(axis=1))
+            places = inverse @ pull @ places
+        error = between(places) - distance
+        found.append((round(float((weight * error**2).sum()), 6), len(found), places))
+    return min(found)[2]
 
 
 def apart(wish: np.ndarray, gap: float) -> np.ndarray:
@@ -230,12 +234,18 @@ def rotation(angle: float) -> np.ndarray:
 
 def spread(places: np.ndarray, gap: float, num_steps: int = 100) -> np.ndarray:
     r"""Moves places [n, 2] that are closer than ``gap`` away from each other."""
-    places = places + 1e-6 * gap * np.stack([np.cos(np.arange(len(places))), np.sin(np.arange(len(places)))], axis=1)
+    at = places[:, 0] + 1j * places[:, 1] + 1e-6 * gap * np.exp(1j * np.arange(len(places)))
     for _ in range(num_steps):
-        away = places[:, None] - places
-        distance = np.linalg.norm(away, axis=2) + np.eye(len(places)) * gap
+        away = at[:, None] - at
+        distance = np.abs(away) + np.eye(len(at)) * gap
         push = 0.3 * np.maximum(0.0, gap - distance) / np.maximum(distance, 1e-12)
         if push.max(initial=0.0) < 1e-3:
             break
-        places = places + (push[:, :, None] * away).sum(axis=1)
-    return places
+        at = at + (push * away).sum(axis=1)
+    return np.stack([at.real, at.imag], axis=1)
+
+
+def between(places: np.ndarray) -> np.ndarray:
+    r"""The distances of places [n, 2] from one another, [n, n]."""
+    at = places[:, 0] + 1j * places[:, 1]
+    return np.abs(at[:, None] - at)

@@ -39,7 +39,8 @@ class Scene:
         edges (list): Pairs (source, target) of positions in ``nodes``, each pair of nodes once, without self-loops.
         both_ways (list): Whether each edge is there in both directions.
         edge_weights (list): The mask of each edge in [0, 1], the highest of both directions and of duplicates.
-        edge_scores (list, optional): The score of each edge, the highest likewise, if there are scores of edges.
+        edge_scores (list, optional): The score of each edge, the sum over both directions and duplicates, if there are
+            scores of edges.
         has_edge_mask (bool): Whether ``edge_weights`` come from a mask; otherwise they are all 1.
         explained (int): How many of ``nodes``, the first ones, are explained, as nodes or as ends of links.
         folded (Folded): How many nodes ``max_nodes`` left out, and the sum of their scores.
@@ -294,9 +295,10 @@ def _edges(
     found = {name: explanation.get(name) for name in ('edge_mask', 'edge_score')}
     values = {name: value.detach().cpu().double()[kept] for name, value in found.items() if value is not None}
     weight = values.get('edge_mask', torch.ones(pair.size(1), dtype=torch.float64, device='cpu')).abs()
-    parts = [weight, values.get('edge_score', weight), is_reversed.double(), (~is_reversed).double()]
-    pair, columns = coalesce(pair.sort(dim=0).values, torch.stack(parts, dim=1), num_shown, reduce='max')
-    weight, score, backward, forward = columns.unbind(dim=1)
+    parts, ends = [weight, is_reversed.double(), (~is_reversed).double()], pair.sort(dim=0).values
+    pair, columns = coalesce(ends, torch.stack(parts, dim=1), num_shown, reduce='max')
+    _, score = coalesce(ends, values.get('edge_score', weight), num_shown, reduce='sum')
+    weight, backward, forward = columns.unbind(dim=1)
     pair = torch.where(forward > 0, pair, pair.flip(0))
     weight = weight / weight.max().clamp(min=1.0) if weight.numel() > 0 else weight
     return pair, weight, score if 'edge_score' in values else None, (backward > 0) & (forward > 0)

@@ -6,7 +6,8 @@ function createGraph(canvas, data, { onHover, onPin }) {
   const limit = Math.max(...score.map(Math.abs)) || 1;
   const edgeLimit = Math.max(...(data.edges.score ?? []).map(Math.abs), 0) || 1;
   const strength = score.map((value) => Math.sqrt(Math.abs(value) / limit));
-  const radius = strength.map((value, i) => (i < data.explained ? 8 : 4) + (i < data.explained ? 4 : 7) * value);
+  const least = (i) => (data.isGraph ? 10 : i < data.explained ? 8 : 4), most = (i) => (data.isGraph ? 14 : i < data.explained ? 12 : 11);
+  const radius = strength.map((value, i) => least(i) + (most(i) - least(i)) * value);
   const neighbours = score.map(() => new Set());
   source.forEach((a, e) => { neighbours[a].add(target[e]); neighbours[target[e]].add(a); });
   const captions = label.map((text) => (text.length > 22 ? text.slice(0, 21) + '…' : text));
@@ -133,7 +134,7 @@ function createGraph(canvas, data, { onHover, onPin }) {
     context.globalAlpha = 1;
   }
 
-  // Which captions fit, below a node or else above or beside it, without touching one another or a node. Where one finds
+  // Which captions fit, in a node or else below, above or beside it, without touching one another or a node. Where one finds
   // no room, no node with less than half of its score has one. It depends on zoom alone, so that panning costs nothing.
   // A single explained node always has one.
   function chooseCaptions() {
@@ -141,17 +142,18 @@ function createGraph(canvas, data, { onHover, onPin }) {
     for (const ring of data.rings) boxes.push([left - 25, top - ring.radius * zoom - 8, left + 25, top - ring.radius * zoom + 8]);
     captioned = new Map();
     context.font = '12px system-ui, sans-serif';
-    let least = 0;
+    let floor = 0;
     shown.slice(0, MAX_CAPTIONS).forEach((i, place) => {
-      if (i >= data.explained && Math.abs(score[i]) < least) return;
+      if (i >= data.explained && Math.abs(score[i]) < floor) return;
       const half = context.measureText(captions[i]).width / 2 + 3, beside = size(i) + half;
+      if (half < size(i) + 1) return captioned.set(i, null); // in the node
       for (const [dx, dy] of [[0, size(i) + 13], [0, -size(i) - 5], [beside, 4], [-beside, 4]]) {
         const box = [px(i) + dx - half, py(i) + dy - 11, px(i) + dx + half, py(i) + dy + 4];
         if (captioned.has(i) || boxes.some((other, o) => o !== place && overlap(box, other))) continue;
         boxes.push(box);
         captioned.set(i, [dx, dy]);
       }
-      if (i >= data.explained && !captioned.has(i)) least = Math.max(least, Math.abs(score[i]) / 2);
+      if (i >= data.explained && !captioned.has(i)) floor = Math.max(floor, Math.abs(score[i]) / 2);
     });
     if (data.explained === 1 && !captioned.has(0)) captioned.set(0, [0, size(0) + 13]);
   }
@@ -160,6 +162,12 @@ function createGraph(canvas, data, { onHover, onPin }) {
     for (const i of new Set([...captioned.keys(), ...(pinned >= 0 ? [pinned] : [])])) {
       context.font = (i === pinned || i < data.explained ? '600 ' : '') + '12px system-ui, sans-serif';
       context.globalAlpha = isNear(i) ? 1 : 0.3;
+      if (captioned.get(i) === null) {
+        context.textAlign = 'center';
+        context.fillStyle = inkOn(colours[i]);
+        context.fillText(captions[i], px(i), py(i) + 4);
+        continue;
+      }
       const [dx, dy] = captioned.get(i) ?? [0, size(i) + 13];
       write(captions[i], px(i) + dx, py(i) + dy, style.ink);
     }
@@ -256,6 +264,11 @@ function trace(context, type, atX, atY, radius) {
 const SHAPES = [
   [0, 0], [4, Math.PI / 4], [4, 0], [3, -Math.PI / 2], [3, Math.PI / 2], [5, -Math.PI / 2], [6, 0], [8, Math.PI / 8],
 ];
+
+function inkOn(colour) { // black or white, by what the eye takes for light
+  const [red, green, blue] = colour.match(/\d+/g).map(Number);
+  return 0.3 * red + 0.6 * green + 0.1 * blue > 130 ? '#000000' : '#ffffff';
+}
 
 function overlap(a, b) { return a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3]; } // left, top, right, bottom
 

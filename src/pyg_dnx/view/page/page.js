@@ -107,7 +107,7 @@ function drawLegend(colourOf) {
   if (data.explained > 0) legend.append(item(data.links.length > 0 ? 'ends of the link' : 'explained', '<circle cx="12" cy="9" r="7"/>', 24));
   if (type) data.types.forEach((name, t) => legend.append(shape(name, t)));
   if (data.edges.score) {
-    const strip = (sign) => `<line x1="0" x2="24" y1="9" y2="9" stroke-width="4" style="stroke: var(--${sign})"/>`;
+    const strip = (sign) => `<line class="${sign}" x1="0" x2="24" y1="9" y2="9" stroke-width="4"/>`;
     legend.append(item('edge score below 0', strip('negative'), 28), item('above 0', strip('positive'), 28));
   }
   if (data.hasEdgeMask) {
