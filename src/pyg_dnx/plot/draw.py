@@ -111,6 +111,7 @@ def _radii(panel: Panel, step: float, scale: Scale) -> np.ndarray:
 
 def _draw_nodes(axes: Any, panel: Panel, radii: np.ndarray, scale: Scale, theme: Theme) -> Any:
     from matplotlib.markers import MarkerStyle
+    from matplotlib.transforms import Affine2D
 
     scene, places = panel.scene, panel.places
     nodes = axes.scatter(
@@ -128,8 +129,9 @@ def _draw_nodes(axes: Any, panel: Panel, radii: np.ndarray, scale: Scale, theme:
     if scene.types is not None:
         paths = {}
         for kind in scene.all_types:
-            style = MarkerStyle(marker_of(scene, kind))
-            paths[kind] = style.get_path().transformed(style.get_transform().scale(MARKERS[marker_of(scene, kind)]))
+            marker = marker_of(scene, kind)
+            style = MarkerStyle(marker)
+            paths[kind] = style.get_path().transformed(style.get_transform() + Affine2D().scale(MARKERS[marker]))
         nodes.set_paths([paths[kind] for kind in scene.types])
     nodes.update_scalarmappable()
     if scene.explained > 0:

@@ -175,7 +175,7 @@ def by_distance(distance: np.ndarray) -> np.ndarray:
     weight = np.where(np.eye(size), 0.0, 1.0 / np.maximum(distance, 1e-9) ** 2)
     inverse = np.linalg.inv(np.diag(weight.sum(axis=1)) - weight + 1.0 / size) - 1.0 / size  # the pseudo-inverse
     work = MAX_STRESS_WORK // size**2
-    found = []
+    found: list[tuple[float, int, np.ndarray]] = []
     for places in draws[: max(1, work // 300)]:  # small graphs from several starts, of which the best is taken
         for _ in range(min(300, work)):
             pull = -weight * distance / np.maximum(between(places), 1e-9)
