@@ -490,16 +490,10 @@ def test_batches_are_tables_of_bars(options):
             assert row[-1] == verdict
     styles = [attributes.get('style', '') for _, attributes in table.tags]
     widths = [float(width) for style in styles for width in re.findall(r'height: 5px; width: ([\d.]+)px', style)]
-    others = [
-        abs(float(s)) for b, row in enumerate(nodes) for j, s in zip(row, scores[b], strict=True) if j not in (b, -1)
-    ]
-    limit = max(others, default=0.0) or float(scores.abs().max())
-    expected = [
-        100 * min(1.0, abs(float(s)) / limit)
-        for row, of in zip(nodes, scores, strict=True)
-        for j, s in zip(row, of, strict=True)
-        if j >= 0
-    ]
+    rows = zip(range(len(batch)), nodes.tolist(), scores.tolist(), strict=True)
+    bars = [(b, j, abs(score)) for b, row, of in rows for j, score in zip(row, of, strict=True) if j >= 0]
+    limit = max((size for b, j, size in bars if b != j), default=0.0) or max(size for _, _, size in bars)
+    expected = [100 * min(1.0, size / limit) for _, _, size in bars]
     assert widths == pytest.approx(expected, abs=0.06)
 
 

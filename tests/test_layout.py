@@ -155,7 +155,7 @@ def test_more_lanes_do_not_make_a_ring_larger():
         ring = rings_of(np.repeat([0, 1], [1, size]))[1]
         assert ring.radius - (ring.outer - ring.radius) >= 1.0 - 1e-9
         assert SPACING * size <= 2 * np.pi * ring.num_lanes * (2 * ring.radius - ring.outer) * (1 + 1e-9)
-        assert ring.outer < 2.1 * np.sqrt(SPACING * SPACING * size) + 1.5
+        assert ring.outer < 2 * SPACING * np.sqrt(size / (2 * np.pi)) + 2.0
 
 
 HEXAGON = np.array([(j, (j + 1) % 6) for j in range(6)])

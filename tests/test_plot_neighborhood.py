@@ -309,5 +309,5 @@ def test_legend_and_tail_do_not_overlap():
     (folded,) = [text for text in figure.texts if text.get_gid() == 'folded']
     assert folded.get_text()
     legend = figure.legends[0].get_window_extent(figure.canvas.get_renderer()).extents
-    assert not overlaps(boxes(figure, [folded])[0], legend[None])
+    assert boxes(figure, [folded])[0, 3] <= legend[1]
     assert figure.axes[0].get_window_extent().y0 >= legend[1]

@@ -68,7 +68,7 @@ def neighborhood(
             )
         look = _Look(_own(explanation, 'node_names', node_labels), _own(explanation, 'class_names', class_names), theme)
         scenes = (
-            (item, scene_of(item, None, num_hops, max_nodes or MAX_NODES))
+            (item, scene_of(item, None, num_hops, MAX_NODES if max_nodes is None else max_nodes))
             for item in itertools.islice(explanation, MAX_PANELS)
         )
         return saved(_grid(scenes, len(explanation), 'explained nodes', title, look), path)
