@@ -220,3 +220,20 @@ def test_nodes_without_a_way_are_on_the_last_ring():
     places, rings = layout_of(scene([None] * 3, [(0, 1), (1, 2)], 0))
     assert rings == []
     assert np.linalg.norm(places[0] - places[2]) == pytest.approx(2.0, abs=1e-2)
+
+
+@pytest.mark.parametrize('seed', [2, 3, 7])
+def test_rings_of_atoms_do_not_cross(seed):
+    generator = np.random.default_rng(seed)
+    edges, free, size = [], [], 0
+    for _ in range(int(generator.integers(2, 4))):  # joined by bonds, with atoms that hang on them
+        length = int(generator.integers(5, 7))
+        edges += [(size + j, size + (j + 1) % length) for j in range(length)]
+        edges += [(int(generator.choice(free)), size)] if free else []
+        free += range(size + 2, size + length)
+        size += length
+    for atom in free:
+        if generator.integers(0, 2):
+            edges.append((atom, size))
+            size += 1
+    assert crossings(stress_layout(size, np.array(edges)), edges) == 0
