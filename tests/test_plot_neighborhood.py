@@ -208,9 +208,9 @@ def test_gnn_explainer(masks):
     assert parts(figure).title.startswith('Why class ')
 
 
-def skewed(num_nodes):
+def skewed(num_nodes, num_edges=None):
     r"""A random graph, most of whose nodes have scores near zero."""
-    explanation = bush(num_nodes)
+    explanation = bush(num_nodes, num_edges)
     explanation.node_score = explanation.node_score**3
     explanation.node_score[explanation.node_score.abs() < 0.3] *= 0.01
     return explanation
@@ -240,11 +240,21 @@ def test_labels_are_written_by_rank(num_nodes, theme, is_long):
 
 
 def test_labels_that_stand_apart_have_a_line_to_their_node():
-    figure = picture('large bush', is_long=True)
+    explanation = skewed(208, 260)
+    figure = plot.neighborhood(explanation, max_nodes=208, node_labels=[f'person {j}' for j in range(208)])
     lines = [line for line in figure.axes[0].lines if line.get_gid() == 'leader']
     assert lines
     places = parts(figure).nodes.get_offsets()
     texts = np.array([text.get_position() for text in parts(figure).labels])
+    transform = figure.axes[0].transData.transform
+    ends = {tuple(line.get_xydata()[1]) for line in lines}
+    radii = 0.5 * np.sqrt(parts(figure).nodes.get_sizes()) * figure.dpi / 72
+    alone = [text for text in parts(figure).labels if text.get_position() not in ends]
+    for text, box in zip(alone, boxes(figure, alone), strict=True):
+        j = [f'person {node}' for node in scene_of(explanation, max_nodes=208).nodes]
+        x, y = transform(places[j.index(text.get_text())])
+        away = np.maximum([box[0] - x, box[1] - y], [x - box[2], y - box[3]])
+        assert away.max() < radii[j.index(text.get_text())] + (8 if text is alone[0] else 1)  # pixels
     for line in lines:
         start, end = line.get_xydata()
         assert np.abs(places - start).sum(axis=1).min() < 1e-9

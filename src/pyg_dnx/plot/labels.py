@@ -63,7 +63,7 @@ class Labels:
                 least = max(least, 0.5 * importance[j]) if np.isfinite(importance[j]) else least
                 continue
             num_beside += 1
-            if np.abs(spot - self.centers[j]).max() > (self.free[j] + half).max() + MARGIN:
+            if not (spots[0] == spot).all(axis=1).any():
                 ends = self.axes.transData.inverted().transform(np.stack([self.centers[j], spot]))
                 self.axes.plot(*ends.T, color=theme.text, linewidth=0.6, zorder=2.5, gid='leader')
 
