@@ -26,7 +26,7 @@ SMALL = {
     'regression': ['--size', '20'],
     'save_load': [],
 }
-NEEDS = {'compare': ['matplotlib'], 'pictures': ['matplotlib', 'networkx'], 'quickstart': ['matplotlib', 'networkx']}
+NEEDS = {'compare': ['matplotlib'], 'pictures': ['matplotlib'], 'quickstart': ['matplotlib']}
 
 
 @pytest.fixture

@@ -11,10 +11,12 @@ import pytest
 import torch
 from helpers import example_graphs
 from models import TASKS, Teacher, explainer, graph
+from plot_case import hetero, link, molecule
 from torch_geometric.explain import Explanation, GNNExplainer, HeteroExplanation, ModelConfig
 
 from pyg_dnx import FastDnX, ProbeDnX, certify, to_html
-from pyg_dnx.view import words as page_data
+from pyg_dnx.view import html as page_data
+from pyg_dnx.view.html import batch_html, notebook_html
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 NASTY = [
@@ -29,23 +31,34 @@ NASTY = [
 ]
 
 
-class Page(HTMLParser):
-    r"""A page taken apart, as a browser does it."""
+class Parts(HTMLParser):
+    r"""The elements of a page or of a piece of one, as a browser sees them."""
 
-    def __init__(self, path):
+    def __init__(self, text):
         super().__init__()
-        self.tags, self.texts = [], {}
-        self.feed(path.read_text('utf-8'))
-        self.title, self.heading, self.sentence = (self.texts[name].strip() for name in ('title', 'h1', 'p'))
-        self.data = json.loads(self.texts['data'], parse_constant=pytest.fail)  # which is called for NaN and Infinity
+        self.tags, self.texts, self.cells = [], {}, []
+        self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         self.tags.append((tag, dict(attributes)))
+        if tag in ('td', 'th'):
+            self.cells.append('')
 
     def handle_data(self, text):
         if self.tags:
             tag, attributes = self.tags[-1]
             self.texts.setdefault(attributes.get('id', tag), text)
+        if self.cells:
+            self.cells[-1] += text
+
+
+class Page(Parts):
+    r"""A page taken apart."""
+
+    def __init__(self, path):
+        super().__init__(path if isinstance(path, str) else path.read_text('utf-8'))
+        self.title, self.heading, self.sentence = (self.texts[name].strip() for name in ('title', 'h1', 'p'))
+        self.data = json.loads(self.texts['data'], parse_constant=pytest.fail)  # which is called for NaN and Infinity
 
 
 def explain(algorithm=None, task='multiclass raw', name='looped', index=0, **kwargs):
@@ -338,7 +351,7 @@ def test_bad_explanations(path):
         to_html(batch, path)
     with pytest.raises(TypeError, match=r'must be a PyG Explanation \(got dict\)'):
         to_html({}, path)
-    with pytest.raises(TypeError, match='homogeneous graph'):
+    with pytest.raises(ValueError, match="'explanation' must have its graph's 'edge_index'"):
         to_html(HeteroExplanation(), path)
     with pytest.raises(ValueError, match="'explanation' must say something of nodes or edges"):
         to_html(Explanation(x=x, edge_index=edge_index), path)
@@ -363,3 +376,141 @@ def test_a_page_replaces_the_one_before(path, monkeypatch):
         to_html(explanation, path, title='new')
     assert path.read_bytes() == before
     assert sorted(os.listdir(path.parent)) == ['page.html']
+
+
+def test_names_of_an_explanation_are_on_its_page(path):
+    _, explanation = explain(node='attributes')
+    explanation.node_names = [f'person {j}' for j in range(8)]
+    explanation.feature_names, explanation.class_names = list('abc'), {2: 'fraud'}
+    page = Page(to_html(explanation, path))
+    assert page.title == 'Why fraud at node 0 (person 0)?'
+    assert page.data['nodes']['label'] == [f'person {j}' for j in page.data['nodes']['id']]
+    assert page.data['hasLabels']
+    x = dict(zip('abc', explanation.x[0].tolist(), strict=True))
+    assert page.data['features']['value'] == [
+        pytest.approx(x[name], rel=1e-3) for name in page.data['features']['name']
+    ]
+    given = Page(to_html(explanation, path, node_labels={0: 'me'}, feature_labels=list('xyz'), class_names={2: 'fake'}))
+    assert given.title == 'Why fake at node 0 (me)?'
+    assert sorted(given.data['features']['name']) == list('xyz')
+
+
+def test_pages_of_graphs_show_all_of_it(path):
+    explanation = molecule()
+    page = Page(to_html(explanation, path))
+    assert page.title == 'Why stimulant for the graph?'
+    data = page.data
+    assert (sorted(data['nodes']['id']), data['initial'], data['isGraph'], data['rings']) == (
+        [*range(14)],
+        14,
+        True,
+        [],
+    )
+    score = {}
+    for (u, v), value in zip(explanation.edge_index.T.tolist(), explanation.edge_score.tolist(), strict=True):
+        score[frozenset((u, v))] = score.get(frozenset((u, v)), 0.0) + value
+    edges = [data['edges'][name] for name in ('source', 'target', 'score')]
+    found = {
+        frozenset((data['nodes']['id'][u], data['nodes']['id'][v])): value for u, v, value in zip(*edges, strict=True)
+    }
+    assert found == pytest.approx(score, rel=1e-4)
+    assert data['nodes']['type'] is None
+
+
+def test_pages_of_links_mark_both_ends(path):
+    page = Page(to_html(link(), path))
+    assert page.title == 'Why class 1 for the link 0 – 7?'
+    assert {page.data['nodes']['id'][place] for place in page.data['links'][0]} == {0, 7}
+    assert (page.data['explained'], page.data['edges']['score']) == (2, None)
+    assert [ring['name'] for ring in page.data['rings']][:2] == ['explained', '1 hop']
+
+
+def test_pages_of_types_tell_them_apart(path):
+    explanation = hetero(node_names={'paper': {2: '</script>'}})
+    page = Page(to_html(explanation, path))
+    assert page.title == 'Why class 2 at paper 2 (</script>)?'
+    assert page.data['types'] == ['paper', 'author', 'venue']
+    kinds = [page.data['types'][kind] for kind in page.data['nodes']['type']]
+    by_hand = {(kind, i): float(explanation[kind].node_score[i]) for kind in page.data['types'] for i in range(3)}
+    found = dict(zip(zip(kinds, page.data['nodes']['id'], strict=True), page.data['nodes']['score'], strict=True))
+    assert {key: found[key] for key in by_hand} == pytest.approx(by_hand, rel=1e-4)
+
+
+def test_all_that_is_on_a_page_is_inside_its_rings(path):
+    for explanation in (explain()[1], hetero(), link()):
+        data = Page(to_html(explanation, path)).data
+        outer = {ring['name']: ring['radius'] for ring in data['rings']}
+        radii = [0.0, *sorted(outer.values())]
+        for x, y, hop in zip(data['nodes']['x'], data['nodes']['y'], data['nodes']['hops'], strict=True):
+            name = 'no path' if hop is None else '1 hop' if hop == 1 else f'{hop} hops'
+            if hop != 0:
+                inner = max(radius for radius in radii if radius < outer[name])
+                assert inner * (hop != 1) < math.hypot(x, y) < outer[name]
+
+
+@pytest.mark.parametrize('text', NASTY)
+def test_frames_for_notebooks_hold_the_page(path, text):
+    found, explanation = explain(node='attributes')
+    labels = [f'{text}{i}' for i in range(8)]
+    explanation.node_names, explanation.feature_names, explanation.class_names = labels, labels[:3], labels
+    certificate = certify(found, explanation)
+    frame = Parts(notebook_html(explanation, certificate))
+    assert [tag for tag, _ in frame.tags] == ['iframe']
+    attributes = frame.tags[0][1]
+    assert set(attributes) == {'srcdoc', 'sandbox', 'title', 'style'}
+    assert attributes['sandbox'] == 'allow-scripts'  # and nothing of the notebook's
+    assert attributes['srcdoc'] == to_html(explanation, path, certificate=certificate).read_text('utf-8')
+    assert Page(attributes['srcdoc']).data['nodes']['label'][0] == labels[0]
+    notebook_html(explanation, certificate).encode()  # without half characters
+
+
+def many(**options):
+    x, edge_index = graph()
+    found = explainer(Teacher('gcn'), FastDnX(score='target'))
+    return found.algorithm.explain_nodes(found.model, x, edge_index, **options)
+
+
+@pytest.mark.parametrize('options', [{}, {'top_k': 3}, {'top_k': 1}])
+def test_batches_are_tables_of_bars(options):
+    batch = many(**options)
+    table, kept = Parts(batch_html(batch)), min(options.get('top_k', 5), 5)
+    head = ['node', 'explained', f'{kept} highest scores', 'surrogate agrees', 'distillation error']
+    head += ['expected unfaithfulness', 'verdict'] if options else []
+    rows = [table.cells[at : at + len(head)] for at in range(0, len(table.cells), len(head))]
+    assert rows[0] == head
+    nodes, scores = batch.top_k(kept)
+    assert len(rows) == 1 + len(batch)
+    for b, row in enumerate(rows[1:]):
+        agrees = 'yes' if batch.surrogate_agreement[b] else 'no'
+        assert row[:2] + row[3:4] == [str(b), f'class {int(batch.targets[b])}', agrees]
+        shown = [(int(j), float(score)) for j, score in zip(nodes[b], scores[b], strict=True) if j >= 0]
+        assert row[2] == ''.join(f'{j}: {score:.3g}'.replace('-', '−') for j, score in shown)
+        if options:
+            verdict = ['Trustworthy', 'Doubtful', 'Not explained'][int(batch.certificate.verdict[b])]
+            assert row[-1] == verdict
+    styles = [attributes.get('style', '') for _, attributes in table.tags]
+    widths = [float(width) for style in styles for width in re.findall(r'height: 5px; width: ([\d.]+)px', style)]
+    rows = zip(range(len(batch)), nodes.tolist(), scores.tolist(), strict=True)
+    bars = [(b, j, abs(score)) for b, row, of in rows for j, score in zip(row, of, strict=True) if j >= 0]
+    limit = max((size for b, j, size in bars if b != j), default=0.0) or max(size for _, _, size in bars)
+    expected = [100 * min(1.0, size / limit) for _, _, size in bars]
+    assert widths == pytest.approx(expected, abs=0.06)
+
+
+@pytest.mark.parametrize('text', NASTY)
+def test_names_in_batches_stay_text(text):
+    batch = many()
+    plain = [tag for tag, _ in Parts(batch_html(batch)).tags]
+    batch.node_names, batch.class_names = [f'{text}{j}' for j in range(8)], [f'{text}{c}' for c in range(4)]
+    shown = Parts(batch_html(batch))
+    assert [tag for tag, _ in shown.tags] == plain
+    assert not {'id', 'class', 'onclick', 'onerror', 'src'} & {name for _, found in shown.tags for name in found}
+    if text.isprintable() and text.strip():
+        assert shown.cells[5] == f'0 ({text}0)'
+
+
+def test_long_batches_show_the_first(monkeypatch):
+    monkeypatch.setattr(page_data, 'MAX_ROWS', 3)
+    shown = batch_html(many())
+    assert '8 explained nodes; the first 3 are shown' in shown
+    assert len([tag for tag, _ in Parts(shown).tags if tag == 'tr']) == 4

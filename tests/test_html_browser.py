@@ -5,10 +5,12 @@ import shutil
 
 import pytest
 import torch
+from plot_case import hetero, link, molecule
 from torch_geometric.explain import Explanation
 from torch_geometric.utils import to_undirected
 
 from pyg_dnx import to_html
+from pyg_dnx.view.html import notebook_html
 
 selenium = pytest.importorskip('selenium')
 from selenium.common.exceptions import WebDriverException  # noqa: E402
@@ -341,3 +343,65 @@ def test_a_thousand_nodes(browser, tmp_path, record_property):
     print(f'50 pan frames of 1,000 nodes: median {median:.1f} ms, worst {worst:.1f} ms')
     assert len(times) == 50
     assert float(browser.state('view').split()[1]) > 0
+
+
+def pixels(browser, colour):
+    r"""How many pixels of the graph are about of a colour."""
+    script = """
+    const colour = arguments[0], found = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+    let count = 0;
+    const isNear = (at) => colour.every((part, k) => Math.abs(found[at + k] - part) < 12);
+    for (let at = 0; at < found.length; at += 4) count += isNear(at);
+    return count;
+    """
+    return browser.run(script, list(colour))
+
+
+@pytest.mark.parametrize('theme', ['light', 'dark'])
+def test_bonds_have_the_colours_of_their_scores(browser, tmp_path, theme):
+    explanation = molecule(node_score=torch.zeros(14), edge_score=torch.ones(30), edge_mask=None)
+    browser.open(to_html(explanation, tmp_path / 'page.html'), theme)
+    orange, blue = {'light': ((213, 94, 0), (0, 114, 178)), 'dark': ((240, 124, 43), (61, 159, 219))}[theme]
+    assert pixels(browser, orange) > 500
+    assert pixels(browser, blue) == 0
+    assert (browser.state('shown'), browser.state('edges')) == ('14', '15')
+    assert 'Hops' not in browser.find('#nodes thead').text
+    assert 'edge score below 0' in browser.find('#legend').text
+    explanation.edge_score = -explanation.edge_score
+    browser.open(to_html(explanation, tmp_path / 'page.html'), theme)
+    assert pixels(browser, blue) > 500
+
+
+def test_types_are_in_the_table_and_the_legend(browser, tmp_path):
+    browser.open(to_html(hetero(), tmp_path / 'page.html'))
+    assert set(browser.rows(2)) == {'paper', 'author', 'venue'}
+    for name in ('paper', 'author', 'venue'):
+        assert name in browser.find('#legend').text
+    assert len(browser.driver.find_elements('css selector', '#legend canvas')) == 3
+    browser.to_node(2)
+    assert browser.find('#tooltip b').text == 'paper 2'
+
+
+def test_links_are_named(browser, tmp_path):
+    browser.open(to_html(link(), tmp_path / 'page.html'))
+    assert browser.find('h1').text == 'Why class 1 for the link 0 – 7?'
+    assert 'ends of the link' in browser.find('#legend').text
+
+
+def test_pages_work_in_a_notebook(browser, tmp_path):
+    names = [f'{ATTACK} {i}' for i in range(30)]
+    explanation = explanation_of(30)
+    explanation.node_names = explanation.class_names = names
+    frames = [notebook_html(explanation), notebook_html(molecule())]
+    (tmp_path / 'notebook.html').write_text(f'<!DOCTYPE html><title>mine</title><p>cell</p>{"".join(frames)}')
+    browser.driver.get((tmp_path / 'notebook.html').as_uri())
+    found = []
+    for frame in browser.driver.find_elements('css selector', 'iframe'):
+        browser.driver.execute_script('arguments[0].scrollIntoView()', frame)
+        browser.driver.switch_to.frame(frame)
+        browser.settle()
+        found.append((browser.find('h1').text, browser.find('canvas').get_attribute('data-shown')))
+        assert browser.driver.find_elements('css selector', 'img') == []
+        browser.driver.switch_to.default_content()
+    assert found == [(f'Explanation of node 3 ({names[3]})', '30'), ('Why stimulant for the graph?', '14')]
+    assert browser.driver.title == 'mine'

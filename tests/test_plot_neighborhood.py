@@ -8,13 +8,13 @@ import pytest
 import torch
 from helpers import example_graphs
 from models import explainer
-from plot_case import CASES, boxes, directed, star
+from plot_case import ATOMS, CASES, boxes, bush, directed, hetero, link, molecule, star
 from torch_geometric.explain import Explanation, GNNExplainer
 from torch_geometric.nn import GCN
 
 from pyg_dnx import plot
 from pyg_dnx.plot import theme as themes
-from pyg_dnx.plot.graph import MAX_RADIUS, limit_of
+from pyg_dnx.plot.draw import MAX_RADIUS, scale_of
 from pyg_dnx.plot.labels import overlaps
 from pyg_dnx.view.scene import scene_of
 
@@ -31,6 +31,8 @@ def mixed():
 @cache
 def picture(name, theme='light', is_long=False):
     node_labels = {j: f'a node with a long name, {j}' for j in range(400)} if is_long else None
+    if is_long and name == 'hetero':
+        node_labels = dict.fromkeys(('paper', 'author', 'venue'), node_labels)
     return plot.neighborhood(CASES[name], max_nodes=300, theme=theme, node_labels=node_labels)
 
 
@@ -51,7 +53,7 @@ def test_what_is_drawn(name, theme):
     assert drawn.nodes.get_offsets().shape == (len(scene.nodes), 2)
     assert drawn.nodes.get_array().tolist() == pytest.approx(scene.scores)
     assert (0 if drawn.explained is None else len(drawn.explained.get_offsets())) == scene.explained
-    limits = (-drawn.nodes.norm.vmax if scene.is_signed else 0.0, limit_of(scene))
+    limits = (-drawn.nodes.norm.vmax if scene.is_signed else 0.0, scale_of([scene]).limit)
     assert (drawn.nodes.norm.vmin, drawn.nodes.norm.vmax) == pytest.approx(limits)
     assert figure.get_facecolor() == matplotlib.colors.to_rgba(themes.THEMES[theme].page)
     assert drawn.folded == ''
@@ -166,11 +168,11 @@ def test_titles():
     assert parts(plot.neighborhood(explanation)).title == 'Explanation of node 0'
     assert parts(plot.neighborhood(explanation, title='Mine')).title == 'Mine'
     assert parts(plot.neighborhood(explanation, index=torch.tensor([1, 2]))).title == 'Explanation of 2 nodes'
-    assert parts(plot.neighborhood(CASES['all'])).title == 'Explanation'
+    assert parts(plot.neighborhood(CASES['all'])).title == 'Explanation of all nodes'
     explanation.target = torch.tensor([3, 1, 1, 1, 1])
-    assert parts(plot.neighborhood(explanation)).title == 'Why class 3 for node 0?'
-    explanation.target = explanation.target.float()
-    assert parts(plot.neighborhood(explanation)).title == 'Explanation of node 0'
+    assert parts(plot.neighborhood(explanation)).title == 'Why class 3 at node 0?'
+    explanation.target = 0.5 * explanation.target
+    assert parts(plot.neighborhood(explanation)).title == 'Why 1.5 at node 0?'
 
 
 def test_long_titles_are_not_cut_off():
@@ -204,3 +206,118 @@ def test_gnn_explainer(masks):
     figure = plot.neighborhood(explain(x, edge_index, index=1))
     assert parts(figure).nodes.norm.vmin == 0.0
     assert parts(figure).title.startswith('Why class ')
+
+
+def skewed(num_nodes, num_edges=None):
+    r"""A random graph, most of whose nodes have scores near zero."""
+    explanation = bush(num_nodes, num_edges)
+    explanation.node_score = explanation.node_score**3
+    explanation.node_score[explanation.node_score.abs() < 0.3] *= 0.01
+    return explanation
+
+
+@pytest.mark.parametrize('theme', themes.THEMES)
+@pytest.mark.parametrize('num_nodes', [10, 60, 300])
+@pytest.mark.parametrize('is_long', [False, True])
+def test_labels_are_written_by_rank(num_nodes, theme, is_long):
+    explanation = skewed(num_nodes)
+    labels = [f'person {j}' for j in range(num_nodes)] if is_long else [str(j) for j in range(num_nodes)]
+    figure = plot.neighborhood(explanation, max_nodes=num_nodes, node_labels=labels, theme=theme)
+    scene, written = scene_of(explanation, max_nodes=num_nodes), {t.get_text() for t in parts(figure).labels}
+    size = {labels[node]: abs(score) for node, score in zip(scene.nodes[1:], scene.scores[1:], strict=True)}
+    left_out = max((score for name, score in size.items() if name not in written), default=0.0)
+    assert all(size[name] >= 0.5 * left_out for name in written - {'0', 'person 0'})
+    assert {labels[node] for node in scene.nodes[:10]} <= written
+    found = boxes(figure, figure.axes[0].texts)
+    for j, box in enumerate(found[:-1]):
+        assert not overlaps(box, found[j + 1 :])
+    axes = figure.axes[0]
+    centers = axes.transData.transform(parts(figure).nodes.get_offsets())
+    for text, box in zip(axes.texts, found, strict=True):
+        inside = ((centers > box[:2]) & (centers < box[2:])).all(axis=1).nonzero()[0]
+        own = [labels[scene.nodes[j]] for j in inside]
+        assert own in ([], [text.get_text()]) or text.get_gid() == 'ring'
+
+
+def test_labels_that_stand_apart_have_a_line_to_their_node():
+    explanation = skewed(208, 260)
+    figure = plot.neighborhood(explanation, max_nodes=208, node_labels=[f'person {j}' for j in range(208)])
+    lines = [line for line in figure.axes[0].lines if line.get_gid() == 'leader']
+    assert lines
+    places = parts(figure).nodes.get_offsets()
+    texts = np.array([text.get_position() for text in parts(figure).labels])
+    transform = figure.axes[0].transData.transform
+    ends = {tuple(line.get_xydata()[1]) for line in lines}
+    radii = 0.5 * np.sqrt(parts(figure).nodes.get_sizes()) * figure.dpi / 72
+    alone = [text for text in parts(figure).labels if text.get_position() not in ends]
+    for text, box in zip(alone, boxes(figure, alone), strict=True):
+        j = [f'person {node}' for node in scene_of(explanation, max_nodes=208).nodes]
+        x, y = transform(places[j.index(text.get_text())])
+        away = np.maximum([box[0] - x, box[1] - y], [x - box[2], y - box[3]])
+        assert away.max() < radii[j.index(text.get_text())] + (8 if text is alone[0] else 3)  # pixels
+    for line in lines:
+        start, end = line.get_xydata()
+        assert np.abs(places - start).sum(axis=1).min() < 1e-9
+        assert np.abs(texts - end).sum(axis=1).min() < 1e-9
+
+
+def test_graphs_are_drawn_as_a_whole():
+    explanation = molecule(node_score=torch.eye(14)[0], edge_score=None)
+    figure = plot.neighborhood(explanation)
+    drawn = parts(figure)
+    assert drawn.title == 'Why stimulant for the graph?'
+    assert sorted(text.get_text() for text in drawn.labels) == sorted(ATOMS)
+    assert (drawn.explained, drawn.rings) == (None, [])
+    assert len(parts(plot.neighborhood(molecule(), max_nodes=5)).nodes.get_array()) == 5
+
+
+@pytest.mark.parametrize('theme', themes.THEMES)
+def test_edges_of_graphs_have_the_colours_of_their_scores(theme):
+    explanation, colors = molecule(), themes.THEMES[theme]
+    figure = plot.neighborhood(explanation, theme=theme)
+    (lines,) = [part for part in figure.axes[0].collections if isinstance(part, matplotlib.collections.LineCollection)]
+    score = np.array(scene_of(explanation).edge_scores)
+    limit = np.abs(score).max()
+    assert lines.get_colors() == pytest.approx(colors.edge_colors()(0.5 + 0.5 * score / limit), abs=1e-6)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels[-2:] == ['edge score below 0', 'above 0']
+
+
+def test_links_have_both_ends_in_the_middle():
+    figure = plot.neighborhood(link())
+    drawn = parts(figure)
+    assert drawn.title == 'Why class 1 for the link 0 – 7?'
+    places = np.asarray(drawn.nodes.get_offsets())
+    radii = np.linalg.norm(places, axis=1)
+    assert radii[:2] == pytest.approx(np.full(2, radii[0]))
+    assert (radii[2:] > radii[0]).all()
+    assert len(drawn.explained.get_offsets()) == 2
+    (dashes,) = [part for part in figure.axes[0].collections if part.get_gid() == 'links']
+    assert np.allclose(dashes.get_paths()[0].vertices, places[list(scene_of(link()).links[0])])
+    assert parts(plot.neighborhood(link(), index=1)).title == 'Why class 0 for the link 3 – 9?'
+    assert parts(plot.neighborhood(link(index=None))).title == 'Explanation of all links'
+
+
+def test_types_have_shapes():
+    explanation, figure = hetero(), plot.neighborhood(hetero(), class_names=['Theory', 'Vision', 'Speech'])
+    drawn, scene = parts(figure), scene_of(explanation)
+    assert drawn.title == 'Why Speech at paper 2?'
+    corners = {'paper': [], 'author': [], 'venue': []}
+    for kind, path in zip(scene.types, drawn.nodes.get_paths(), strict=True):
+        corners[kind].append(len(path.vertices))
+    assert all(len(set(found)) == 1 for found in corners.values())
+    assert corners['paper'][0] > corners['author'][0]
+    assert [text.get_text() for text in figure.legends[0].get_texts()][:4] == ['explained', 'paper', 'author', 'venue']
+    names = {'paper': {2: 'Attention'}, 'venue': list('abc')}
+    figure = plot.neighborhood(explanation, node_labels=names)
+    assert parts(figure).title == 'Why class 2 at paper 2 (Attention)?'
+    assert 'Attention' in [text.get_text() for text in parts(figure).labels]
+
+
+def test_legend_and_tail_do_not_overlap():
+    figure = plot.neighborhood(link(), max_nodes=5)
+    (folded,) = [text for text in figure.texts if text.get_gid() == 'folded']
+    assert folded.get_text()
+    legend = figure.legends[0].get_window_extent(figure.canvas.get_renderer()).extents
+    assert boxes(figure, [folded])[0, 3] <= legend[1]
+    assert figure.axes[0].get_window_extent().y0 >= legend[1]

@@ -5,7 +5,7 @@ import torch
 from helpers import example_graphs
 from models import Teacher, adjacencies, explainer
 from torch_geometric.data import HeteroData
-from torch_geometric.explain import Explanation, GNNExplainer, ModelConfig
+from torch_geometric.explain import Explanation, GNNExplainer, HeteroExplanation, ModelConfig
 from torch_geometric.nn import GCN
 from torch_geometric.utils import to_undirected
 
@@ -147,7 +147,7 @@ def test_weights_of_edges():
     assert scene.nodes == [2, 0, 1]
     assert scene.edges == [(0, 2), (1, 2)]
     assert scene.edge_weights == pytest.approx([0.0, 0.3])
-    assert scene.edge_scores == [-4.0, 3.0]
+    assert scene.edge_scores == [-4.0, 4.0]
     assert scene.both_ways == [False, True]
     assert scene_of(explain(edges, 3, node_score=torch.ones(3))).edge_weights == [1.0, 1.0]
     assert scene_of(explain(edges, 3, edge_mask=10 * values['edge_mask'])).edge_weights == pytest.approx([0.0, 1.0])
@@ -200,6 +200,128 @@ def test_nothing_is_changed():
     assert explanation.index.tolist() == [3]
 
 
+def of_level(level, **values):
+    explanation = explain(to_undirected(PATH), **values)
+    explanation._model_config = ModelConfig('multiclass_classification', level, 'raw')
+    return explanation
+
+
+@pytest.mark.parametrize(
+    ('index', 'nodes'),
+    [(None, [0, 1, 2, 3, 4, 5]), (torch.tensor([0]), [0, 1, 2]), (torch.tensor([0, 2]), [0, 1, 2, 5]), (-1, [5])],
+    ids=['all', 'one', 'two', 'last'],
+)
+def test_graphs_are_shown_as_a_whole(index, nodes):
+    score = torch.tensor([3.0, 0.0, -4.0, 2.0, 0.0, 1.0])
+    scene = scene_of(of_level('graph', node_score=score, batch=torch.tensor([0, 0, 0, 1, 1, 2]), index=index))
+    assert sorted(scene.nodes) == nodes
+    assert [abs(score) for score in scene.scores] == sorted(map(abs, scene.scores), reverse=True)
+    assert (scene.level, scene.explained, scene.links, set(scene.hops)) == ('graph', 0, [], {None})
+
+
+def test_large_graphs_are_cut_later_than_neighbourhoods():
+    values = {'num_nodes': 300, 'node_score': torch.linspace(1.0, 0.1, 300)}
+    assert len(scene_of(explain(**values)).nodes) == 30
+    explanation = explain(**values)
+    explanation._model_config = ModelConfig('regression', 'graph')
+    assert len(scene_of(explanation).nodes) == 200
+    assert scene_of(explanation, max_nodes=7).folded.num_nodes == 293
+
+
+@pytest.mark.parametrize(
+    ('pairs', 'own', 'index', 'ends'),
+    [
+        ([[4, 0], [3, 5]], torch.tensor([0]), None, [(4, 3)]),
+        ([[4, 0], [3, 5]], 0, 1, [(0, 5)]),
+        ([[4, 0], [3, 5]], None, None, [(4, 3), (0, 5)]),
+        ([4, 3], None, None, [(4, 3)]),
+        ([[4, 0], [3, 5]], torch.tensor([False, True]), None, [(0, 5)]),
+    ],
+)
+def test_links_are_explained_by_their_ends(pairs, own, index, ends):
+    values = {'node_score': torch.tensor([6.0, 5.0, 4.0, 3.0, 2.0, 1.0]), 'edge_label_index': torch.tensor(pairs)}
+    explanation = of_level('edge', index=own, **values)
+    scene = scene_of(explanation, index)
+    assert [(scene.nodes[u], scene.nodes[v]) for u, v in scene.links] == ends
+    explained = sorted({node for pair in ends for node in pair})
+    assert sorted(scene.nodes[: scene.explained]) == explained
+    hops = dict(zip(scene.nodes, scene.hops, strict=True))
+    expected = {j: min(abs(j - end) for end in explained if end < 5) for j in range(5)}
+    assert {j: hops[j] for j in range(5)} == expected
+    assert hops[5] == (0 if 5 in explained else None)
+    explanation._model_config = None
+    assert scene_of(explanation, index) == scene
+
+
+def test_links_whose_ends_are_left_out_are_not_drawn():
+    values = {'node_score': torch.tensor([6.0, 5.0, 4.0, 3.0, 2.0, 1.0]), 'edge_label_index': torch.tensor([4, 3])}
+    scene = scene_of(of_level('edge', **values), max_nodes=1)
+    assert (scene.nodes, scene.links, scene.explained) == ([3], [], 1)
+
+
+def typed(split=3, **values):
+    r"""The path, its first nodes of type 'a' and the others of type 'b', and the same without types."""
+    flat = explain(
+        **{'node_score': torch.tensor([6.0, -5.0, 4.0, -3.0, 2.0, 1.0]), 'edge_mask': torch.rand(4), **values}
+    )
+    explanation, sizes = HeteroExplanation(), {'a': split, 'b': 6 - split}
+    first = {'a': 0, 'b': split}
+    for kind, size in sizes.items():
+        explanation[kind].x = torch.zeros(size, 2)
+        explanation[kind].node_score = flat.node_score[first[kind] : first[kind] + size]
+    kinds = ['a' if node < split else 'b' for node in range(6)]
+    for one in sizes:
+        for other in sizes:
+            kept = [kinds[u] == one and kinds[v] == other for u, v in PATH.T.tolist()]
+            store = explanation[one, 'to', other]
+            store.edge_index = PATH[:, kept] - torch.tensor([[first[one]], [first[other]]])
+            store.edge_mask = flat.edge_mask[kept]
+    return explanation, flat
+
+
+@pytest.mark.parametrize('node', [4, 3, 5])
+def test_types_are_one_graph(node):
+    explanation, flat = typed()
+    flat.index, explanation.index, explanation.target_type = torch.tensor([node]), torch.tensor([node - 3]), 'b'
+    scene, expected = scene_of(explanation), scene_of(flat)
+    assert [i + 3 * (kind == 'b') for i, kind in zip(scene.nodes, scene.types, strict=True)] == expected.nodes
+    assert scene.all_types == ['a', 'b']
+    edges = {frozenset(edge): weight for edge, weight in zip(expected.edges, expected.edge_weights, strict=True)}
+    assert {frozenset(e): w for e, w in zip(scene.edges, scene.edge_weights, strict=True)} == pytest.approx(edges)
+    for name in ('hops', 'scores', 'explained', 'folded', 'is_signed', 'has_edge_mask', 'score_name'):
+        assert getattr(scene, name) == getattr(expected, name)
+
+
+def test_the_explained_type_is_that_of_the_targets():
+    explanation, _ = typed(split=2)
+    explanation.index, explanation.target = torch.tensor([1]), torch.zeros(4, dtype=torch.long)
+    scene = scene_of(explanation)
+    assert (scene.nodes[0], scene.types[0], scene.explained) == (1, 'b', 1)
+    assert scene_of(explanation, index=-1).nodes[0] == 3
+    explanation.target_type = 'a'
+    assert (scene_of(explanation).nodes[0], scene_of(explanation).types[0]) == (1, 'a')
+    explanation, _ = typed(split=3)
+    explanation.index, explanation.target = torch.tensor([1]), torch.zeros(3, dtype=torch.long)
+    assert scene_of(explanation).explained == 0  # either type has three nodes
+
+
+def test_types_without_scores_have_zeros():
+    explanation, _ = typed()
+    explanation['a'].node_mask = torch.tensor([[0.5], [1.0], [0.0]])
+    del explanation['b'].node_score, explanation['a'].node_score
+    for kind in (('a', 'to', 'a'), ('a', 'to', 'b'), ('b', 'to', 'a'), ('b', 'to', 'b')):
+        del explanation[kind].edge_mask
+    explanation['a', 'to', 'b'].edge_mask = torch.tensor([0.7])
+    scene = scene_of(explanation)
+    assert dict(zip(zip(scene.types, scene.nodes, strict=True), scene.scores, strict=True)) == {
+        ('a', 1): 1.0,
+        ('a', 0): 0.5,
+        ('a', 2): 0.0,
+        ('b', 0): 0.0,
+    }
+    assert sorted(scene.edge_weights) == pytest.approx([0.0, 0.0, 0.7])
+
+
 SCORED = {'node_score': torch.ones(6), 'index': torch.tensor([0])}
 BAD = {
     'no nodes': (explain(**SCORED), {'max_nodes': 0}, ValueError, r"'max_nodes' must be at least 1 \(got 0\): "),
@@ -208,7 +330,7 @@ BAD = {
     'nothing': (explain(), {}, ValueError, "'explanation' must say something of nodes or edges"),
     'all zero': (explain(node_mask=torch.zeros(6, 1)), {}, ValueError, r"'index' must name a node .* \(got None\): "),
     'no graph': (Explanation(node_mask=torch.ones(3, 1)), {}, ValueError, "'explanation' must have .* 'edge_index'"),
-    'hetero': (HeteroData(), {}, TypeError, "'explanation' must be that of a homogeneous graph"),
+    'no types': (HeteroData(), {}, ValueError, "'explanation' must have .* 'edge_index'"),
     'NaN': (explain(node_score=torch.full((6,), torch.nan)), {}, ValueError, "'node_score' .* must be finite"),
 }
 

@@ -3,15 +3,16 @@ r"""Importance as bars: of features, and of nodes for each of many explained one
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch_geometric.data import Data, HeteroData
 
 from pyg_dnx import options
-from pyg_dnx.plot.theme import Theme, dress, name_of, new_figure, number, saved, theme_of, title_of
+from pyg_dnx.plot import many
+from pyg_dnx.plot.theme import Theme, dress, new_figure, saved, theme_of
 from pyg_dnx.results.node_explanations import NodeExplanations
+from pyg_dnx.view.words import Labels, feature_values, names_of, number, question_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,43 +27,68 @@ def features(
     explanation: Any,
     top_k: int = 10,
     *,
-    labels: Sequence[Any] | Mapping[int, Any] | None = None,
+    kind: str = 'bar',
+    by_class: bool = False,
+    labels: Labels = None,
+    class_names: Labels = None,
     title: str | None = None,
     theme: str = 'light',
     path: str | PathLike[str] | None = None,
 ) -> Figure:
-    r"""Draws the features with the highest ``|score|`` as bars, signed where there are signed scores.
+    r"""Draws the features that matter most: of one explanation, or over the explanations of many nodes.
+
+    Of one, signed scores as bars, beside names and values at the explained node. Of many, by ``kind``: the mean
+    ``|score|`` as bars, a beeswarm with a point for each node, or a matrix of the mean score by class.
 
     Args:
-        explanation (Explanation): Any explainer's explanation with ``feature_score`` [F], ``node_score`` [N, F] or
-            ``node_mask`` [N, F] or [1, F], of which the first is taken and summed over nodes.
-        top_k (int): How many features to show; the others are summed up in a line. (default: ``10``)
-        labels (list or dict, optional): What to call features. (default: their numbers)
+        explanation (Explanation, NodeExplanations or iterable of Explanation): Any explainer's explanations with
+            ``feature_score`` [F], ``node_score`` [N, F] or ``node_mask`` [N, F] or [1, F], of which the first is taken
+            and summed over nodes. For many, ``node_mask_type='common_attributes'`` is best.
+        top_k (int): How many features to show; the others of one explanation are summed up in a line. (default:
+            ``10``)
+        kind (str): Of many explanations, ``'bar'``, ``'beeswarm'`` or ``'matrix'``. (default: ``'bar'``)
+        by_class (bool): Bars and beeswarms in a panel for each class, on one scale. (default: ``False``)
+        labels (list or dict, optional): What to call features. (default: the explanation's ``feature_names``, or else
+            numbers)
+        class_names (list or dict, optional): What to call classes. (default: its ``class_names``, or else numbers)
         title (str, optional): The title. (default: what is explained)
         theme (str): ``'light'`` or ``'dark'``. (default: ``'light'``)
         path (str, optional): Where to save the picture. (default: nowhere)
     """
+    options.choice('kind', kind, ('bar', 'beeswarm', 'matrix'))
     options.count('top_k', top_k)
     colors = theme_of(theme)
-    score, name = _feature_scores(explanation)
+    if not isinstance(explanation, (Data, HeteroData)):
+        look = many.Look(labels, class_names, title, colors)
+        return saved(many.features(explanation, top_k, kind, by_class, look), path)
+    if kind != 'bar' or by_class:
+        raise ValueError(
+            f"'kind' must be 'bar', and 'by_class' False, for a single explanation (got {kind!r} and {by_class}): pass "
+            f'those of many nodes'
+        )
+    named, values = names_of(explanation, None, labels, class_names, 'labels'), feature_values(explanation)
+    score, name, keys = many.known_scores(explanation)
     is_signed = name != 'node_mask' or bool((score < 0).any())
     order = score.abs().argsort(descending=True, stable=True)
     order = order[score[order] != 0]
     shown, rest = order[:top_k], score.numel() - min(top_k, order.numel())
-    names = [textwrap.fill(name_of(labels, j, 'labels'), MAX_LINE) for j in shown.tolist()]
+    names = [named.feature(*keys[j]) for j in shown.tolist()]
+    if values is not None:
+        names = [f'{name} = {number(float(values[j]))}' for name, j in zip(names, shown.tolist(), strict=True)]
+    names = [textwrap.fill(name, MAX_LINE) for name in names]
     num_lines = sum(text.count('\n') + 1 for text in names)
     longest = max((len(line) for text in names for line in text.split('\n')), default=0)
 
     figure = new_figure(colors, 4.6 + 0.07 * longest, 1.5 + 0.2 * num_lines + 0.06 * len(names), is_tidy=True)
     axes = dress(figure.subplots(), colors)
-    values = score[shown].tolist()
-    bars = _draw_bars(axes, values, names, is_signed, colors)
-    axes.bar_label(bars, [number(value) for value in values], padding=3, fontsize=8, color=colors.muted)
-    axes.margins(x=0.14)
-    axes.set_ylabel('feature' if labels is None else '', fontsize=9)
+    widths = score[shown].tolist()
+    bars = draw_bars(axes, widths, names, is_signed, colors)
+    axes.bar_label(bars, [number(width) for width in widths], padding=3, fontsize=8, color=colors.muted)
+    axes.margins(x=0.24 if min(widths, default=0.0) < 0.0 else 0.14)  # for the numbers
+    axes.set_ylabel('' if named.has_features else 'feature', fontsize=9)
     meaning = 'pushes away from / toward the prediction' if is_signed else 'importance (node mask)'
     axes.set_xlabel(f'score: {meaning}' if name != 'node_mask' else meaning, fontsize=9)
-    figure.suptitle(title or title_of(explanation), color=colors.text, fontsize=13)
+    figure.suptitle(title or question_of(explanation, named)[0], color=colors.text, fontsize=13)
     if rest > 0:
         what = 'score' if name != 'node_mask' else 'mask'
         text = f'+ {rest:,} more feature{"s" * (rest > 1)}, {what} sum {number(float(score[order[top_k:]].sum()))}'
@@ -70,50 +96,37 @@ def features(
     return saved(figure, path)
 
 
-def _feature_scores(explanation: Any) -> tuple[Tensor, str]:
-    r"""Returns the score of each feature [F], and what it comes from."""
-    for name in ('feature_score', 'node_score', 'node_mask'):
-        value = explanation.get(name)
-        if value is not None and (name == 'feature_score' or (value.dim() == 2 and value.size(1) > 1)):
-            value = value.detach().cpu().double()
-            if not bool(value.isfinite().all()):
-                raise ValueError(f"'{name}' of the explanation must be finite (got NaN or infinity): explain another")
-            return value if name == 'feature_score' else value.sum(dim=0), name
-    raise ValueError(
-        "'explanation' must say something of features (got masks of whole nodes or edges alone): pass "
-        "node_mask_type='attributes' or 'common_attributes' to the Explainer"
-    )
-
-
 def batch(
     explanations: NodeExplanations,
     top_k: int = 5,
     *,
-    node_labels: Sequence[Any] | Mapping[int, Any] | None = None,
+    node_labels: Labels = None,
+    class_names: Labels = None,
     title: str | None = None,
     theme: str = 'light',
     path: str | PathLike[str] | None = None,
 ) -> Figure:
-    r"""Draws, for each of the first twelve explained nodes, the nodes with the highest scores as bars.
+    r"""Draws, for each of the first twelve explained nodes, the nodes with the highest scores as bars, on one scale.
 
     Args:
         explanations (NodeExplanations): What ``explain_nodes`` returns.
         top_k (int): How many nodes to show for each. (default: ``5``)
-        node_labels (list or dict, optional): What to call nodes. (default: their ids)
+        node_labels (list or dict, optional): What to call nodes. (default: their ``node_names``, or else ids)
+        class_names (list or dict, optional): What to call classes. (default: their ``class_names``, or else numbers)
         title (str, optional): The title. (default: how many nodes are explained)
         theme (str): ``'light'`` or ``'dark'``. (default: ``'light'``)
         path (str, optional): Where to save the picture. (default: nowhere)
     """
-    if not isinstance(explanations, NodeExplanations):
-        raise TypeError(
-            f"'explanations' must be what 'explain_nodes' returns (got {type(explanations).__name__}): draw a single "
-            f"explanation with 'plot.neighborhood'"
-        )
+    many.check_batch('explanations', explanations)
     colors, size = theme_of(theme), min(MAX_PANELS, len(explanations))
     nodes, scores = (values[:size].cpu() for values in explanations.top_k(top_k))
     num_columns = min(PANELS_IN_A_ROW, size)
     num_rows = -(-size // num_columns)
-    names = [[_short(name_of(node_labels, j, 'node_labels')) for j in row if j >= 0] for row in nodes.tolist()]
+    named = names_of(explanations, node_labels, None, class_names)
+    names = [[_short(named.node(j, None)) for j in row if j >= 0] for row in nodes.tolist()]
+    others = scores[nodes != explanations.index[:size].cpu()[:, None]]  # an own score may dwarf all
+    others = others if bool((others != 0.0).any()) else scores
+    low, high = min(0.0, 1.08 * float(others.min())), max(0.0, 1.08 * float(others.max()))
     longest = max(len(name) for row in names for name in row)
     width, height = 1.8 + 0.06 * longest, 0.9 + 0.2 * top_k
     figure = new_figure(colors, max(4.0, num_columns * width), num_rows * height + 0.7, is_tidy=True)
@@ -125,15 +138,24 @@ def batch(
             continue
         node, row = int(explanations.index[b]), scores[b, : len(names[b])].tolist()
         dress(axes, colors)
-        _draw_bars(axes, row, names[b], True, colors, num_slots=top_k)
+        draw_bars(axes, row, names[b], True, colors, num_slots=top_k)
+        axes.set_xlim(low, high if high > low else 1.0)
+        for place, score in enumerate(row):
+            if not low <= score <= max(high, low):
+                text, end = (f'{number(score)} ›', high) if score > 0 else (f'‹ {number(score)}', low)
+                side, color = 'right' if score > 0 else 'left', colors.ink(colors.toward if score > 0 else colors.away)
+                axes.text(end, place, text, ha=side, va='center', fontsize=7, color=color)
         axes.locator_params(axis='x', nbins=3)
         for tick, other in zip(axes.get_yticklabels(), nodes[b].tolist(), strict=False):
             tick.set_fontweight('bold' if other == node else 'normal')
         doubt = '' if bool(explanations.surrogate_agreement[b]) else ' *'
         has_doubt = has_doubt or doubt != ''
-        name = f'node {node}' if node_labels is None else _short(name_of(node_labels, node, 'node_labels'))
-        target = '' if targets is None else f'class {int(targets[b])}'
-        axes.set_title((', ' if node_labels is None else '\n').join(filter(None, [name, target])) + doubt, fontsize=9)
+        name = _short(named.node(node, None)) if named.has_nodes else f'node {node}'
+        target = '' if targets is None else _short(named.of_class(int(targets[b])))
+        axes.set_title(
+            ('\n' if named.has_nodes or len(target) > 9 else ', ').join(filter(None, [name, target])) + doubt,
+            fontsize=9,
+        )
     of = f'{size}' if size == len(explanations) else f'the first {size} of {len(explanations):,}'
     figure.suptitle(
         title or f'Highest scores for {of} explained node{"s" * (len(explanations) > 1)}', color=colors.text
@@ -143,7 +165,7 @@ def batch(
     return saved(figure, path)
 
 
-def _draw_bars(
+def draw_bars(
     axes: Any, scores: list[float], names: list[str], is_signed: bool, theme: Theme, num_slots: int | None = None
 ) -> Any:
     r"""Horizontal bars, the first on top, in colours by sign."""

@@ -11,6 +11,7 @@ from pyg_dnx.view.scene import Scene
 
 MAX_WIDTH = 4.0  # in points
 WIDTH_WITHOUT_MASK = 0.8
+DASHES = (0, (4, 2.5))  # of explained links
 
 
 def look(weight: np.ndarray, scene: Scene) -> tuple[np.ndarray, np.ndarray]:
@@ -28,10 +29,14 @@ def along(scene: Scene, places: np.ndarray, num_points: int = 9) -> np.ndarray:
     return (start + share * (end - start)).reshape(-1, 2)
 
 
-def draw(axes: Any, scene: Scene, places: np.ndarray, radii: np.ndarray, theme: Theme) -> None:
-    r"""Draws edges between nodes at ``places`` [n, 2] with ``radii`` [n], in the axes' units."""
+def draw(axes: Any, scene: Scene, places: np.ndarray, radii: np.ndarray, limit: float, theme: Theme) -> None:
+    r"""Draws edges between nodes at ``places`` [n, 2] with ``radii`` [n], in its units, coloured up to ``limit``."""
     from matplotlib.collections import LineCollection, PolyCollection
 
+    if scene.links:
+        links: Any = places[np.array(scene.links)]
+        style: dict[str, Any] = {'linewidths': 1.2, 'linestyles': [DASHES], 'zorder': 1.5, 'gid': 'links'}
+        axes.add_collection(LineCollection(links, colors=theme.text, **style))
     if not scene.edges:
         return
     pairs = np.array(scene.edges)
@@ -44,9 +49,13 @@ def draw(axes: Any, scene: Scene, places: np.ndarray, radii: np.ndarray, theme: 
     head = (3.5 + 1.6 * width)[:, None] / points
     end = np.where(is_arrow[:, None], tip - 0.8 * head * forward, end)
     lines: Any = np.stack([start, end], axis=1)
-    axes.add_collection(LineCollection(lines, linewidths=width, colors=theme.line, alpha=alpha, zorder=1))
+    colors: Any = theme.line
+    if scene.level == 'graph' and scene.edge_scores is not None:
+        colors, alpha = theme.edge_colors()(0.5 + 0.5 * np.array(scene.edge_scores) / limit), np.ones(len(width))
+        width = np.maximum(width, 1.2)
+    axes.add_collection(LineCollection(lines, linewidths=width, colors=colors, alpha=alpha, zorder=1))
     if is_arrow.any():
         side = 0.4 * head * np.stack([-forward[:, 1], forward[:, 0]], axis=1)
         heads: Any = np.stack([tip, tip - head * forward + side, tip - head * forward - side], axis=1)[is_arrow]
-        style: dict[str, Any] = {'facecolors': theme.line, 'alpha': alpha[is_arrow], 'linewidths': 0.0, 'zorder': 1}
+        style = {'facecolors': theme.line, 'alpha': alpha[is_arrow], 'linewidths': 0.0, 'zorder': 1}
         axes.add_collection(PolyCollection(heads, **style))

@@ -2,12 +2,9 @@ r"""The colours of all pictures, and figures in them. Nothing of matplotlib's ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from pyg_dnx import options
 
@@ -15,7 +12,6 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
-MINUS = '\N{MINUS SIGN}'
 DPI = 200  # of saved pictures
 
 
@@ -43,6 +39,12 @@ class Theme:
 
         ends = [self.away, self.neutral, self.toward] if is_signed else [self.neutral, self.unsigned]
         return LinearSegmentedColormap.from_list('signed' if is_signed else 'unsigned', ends)
+
+    def edge_colors(self) -> Colormap:
+        r"""A scale from away to toward, with lines that can be seen in the middle."""
+        from matplotlib.colors import LinearSegmentedColormap
+
+        return LinearSegmentedColormap.from_list('edges', [self.away, self.line, self.toward])
 
     def shares(self) -> Colormap:
         r"""A scale from none to all."""
@@ -102,39 +104,3 @@ def contrast(one: Any, other: Any) -> float:
 
     low, high = sorted([luminance(one), luminance(other)])
     return (high + 0.05) / (low + 0.05)
-
-
-def number(value: float) -> str:
-    r"""A score to read: three digits, with a minus that is as wide as a plus."""
-    return f'{value:.3g}'.replace('-', MINUS)
-
-
-def name_of(labels: Sequence[Any] | Mapping[int, Any] | None, j: int, argument: str) -> str:
-    r"""The label of a node or feature; its id where there is none."""
-    if labels is None or (isinstance(labels, Mapping) and j not in labels):
-        return str(j)
-    try:
-        return str(labels[j])
-    except IndexError as error:
-        raise ValueError(
-            f"'{argument}' must have a label for each, {j} among them (got {len(labels)}): pass all of them, or a "
-            f'dictionary of some'
-        ) from error
-
-
-def title_of(explanation: Any, nodes: Sequence[int] | None = None) -> str:
-    r"""What is explained: the class of a node, where both are known; by default, the nodes of the explanation."""
-    index, target, x = (explanation.get(name) for name in ('index', 'target', 'x'))
-    if nodes is None and index is not None:
-        index = torch.as_tensor(index, device='cpu')
-        nodes = (index.nonzero() if index.dtype == torch.bool else index).reshape(-1).tolist()
-    if not nodes:
-        return 'Explanation'
-    if len(nodes) > 1:
-        return f'Explanation of {len(nodes)} nodes'
-    is_class = target is not None and not target.is_floating_point() and x is not None and target.numel() == len(x)
-    return (
-        f'Why class {int(target.view(-1)[nodes[0]])} for node {nodes[0]}?'
-        if is_class
-        else f'Explanation of node {nodes[0]}'
-    )

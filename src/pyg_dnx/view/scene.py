@@ -3,12 +3,13 @@ r"""What a picture of an explanation shows: the nodes around the explained ones,
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
+from torch_geometric.explain import Explanation
 from torch_geometric.explain.config import ModelTaskLevel
 from torch_geometric.utils import coalesce, is_torch_sparse_tensor, scatter, to_edge_index
 
@@ -29,7 +30,8 @@ class Scene:
     r"""A part of a graph with what an explanation says of it, as plain lists.
 
     Attributes:
-        nodes (list): The ids of nodes: explained ones first, then others, both by ``|score|`` descending.
+        nodes (list): The ids of nodes, each in its own type: explained ones first, then others, both by ``|score|``
+            descending.
         hops (list): How many edges away from an explained node each is, along the way of messages; 0 for explained
             nodes, ``None`` where no message gets from it to them, and for all nodes if none is explained.
         scores (list): The score of each node.
@@ -38,10 +40,15 @@ class Scene:
         edges (list): Pairs (source, target) of positions in ``nodes``, each pair of nodes once, without self-loops.
         both_ways (list): Whether each edge is there in both directions.
         edge_weights (list): The mask of each edge in [0, 1], the highest of both directions and of duplicates.
-        edge_scores (list, optional): The score of each edge, the highest likewise, if there are scores of edges.
+        edge_scores (list, optional): The score of each edge, the sum over both directions and duplicates, if there are
+            scores of edges.
         has_edge_mask (bool): Whether ``edge_weights`` come from a mask; otherwise they are all 1.
-        explained (int): How many of ``nodes``, the first ones, are explained.
+        explained (int): How many of ``nodes``, the first ones, are explained, as nodes or as ends of links.
         folded (Folded): How many nodes ``max_nodes`` left out, and the sum of their scores.
+        level (str): What is explained: ``'node'``, ``'edge'`` or ``'graph'``.
+        links (list): The explained links, as pairs of positions in ``nodes``.
+        types (list, optional): The type of each node of a heterogeneous graph.
+        all_types (list): All node types of such a graph, in its order.
     """
 
     nodes: list[int]
@@ -56,28 +63,41 @@ class Scene:
     has_edge_mask: bool
     explained: int
     folded: Folded
+    level: str = 'node'
+    links: list[tuple[int, int]] = field(default_factory=list)
+    types: list[str] | None = None
+    all_types: list[str] = field(default_factory=list)
 
 
-def scene_of(explanation: Any, index: Any = None, num_hops: int | None = None, max_nodes: int = 30) -> Scene:
-    r"""Takes the neighbourhood of the explained nodes out of a PyG :class:`~torch_geometric.explain.Explanation`.
+def scene_of(explanation: Any, index: Any = None, num_hops: int | None = None, max_nodes: int | None = None) -> Scene:
+    r"""Takes what is to be drawn out of a PyG :class:`~torch_geometric.explain.Explanation` or `HeteroExplanation`.
 
     Args:
-        explanation (Explanation): Any explainer's explanation. Nodes have its signed ``node_score`` where there is one,
-            else its ``node_mask``, both summed over features; where only edges have masks, the highest of their edges.
-        index (int or Tensor, optional): The explained nodes: ids, or a boolean mask. (default: those of the
-            explanation; none, if it is of all nodes or of a graph)
+        explanation (Explanation or HeteroExplanation): Any explainer's explanation. Nodes have its signed
+            ``node_score`` where there is one, else its ``node_mask``, both summed over features; where only edges have
+            masks, the highest of their edges. Of a graph, all nodes are shown.
+        index (int or Tensor, optional): What is explained, ids or a boolean mask: nodes, columns of
+            ``edge_label_index``, or graphs of ``batch``. (default: that of the explanation)
         num_hops (int, optional): Show all nodes from which messages reach an explained node in so many hops. (default:
             all nodes with a nonzero mask, which are those that :meth:`threshold` leaves)
-        max_nodes (int): Show the explained nodes and those with the highest ``|score|``, at most so many in all.
+        max_nodes (int, optional): Show the explained nodes and those with the highest ``|score|``, at most so many in
+            all. (default: ``30``, or ``200`` of a graph)
     """
-    options.count('max_nodes', max_nodes)
+    level = level_of(explanation)
+    max_nodes = (200 if level == 'graph' else 30) if max_nodes is None else options.count('max_nodes', max_nodes)
     if num_hops is not None:
         options.count('num_hops', num_hops, least=0)
+    sizes = sizes_of(explanation)
+    index = explained_index(explanation, index)
+    if isinstance(explanation, HeteroData):
+        explanation, index = _packed(explanation, sizes, index)
     edge_index, num_nodes = _graph(explanation)
     score, score_name, is_masked = _scores(explanation, edge_index, num_nodes)
-    root = _explained(explanation, index, num_nodes)
+    root, links = _asked(explanation, level, index, num_nodes)
     hop = _hops(root, edge_index, num_hops, is_masked)
     shown = is_masked if num_hops is None or root.numel() == 0 else hop >= 0
+    if level == 'graph':
+        shown = _graphs(explanation, index, num_nodes)
     shown[root] = True
 
     candidates = shown.nonzero().view(-1)
@@ -87,9 +107,14 @@ def scene_of(explanation: Any, index: Any = None, num_hops: int | None = None, m
     order = order[(hop[candidates[order]] == 0).logical_not().to(torch.uint8).argsort(stable=True)]
     nodes, left_out = candidates[order].tensor_split([max_nodes])
 
-    pairs, weight, edge_score, both_ways = _edges(explanation, edge_index, nodes, num_nodes)
+    place = torch.full((num_nodes,), -1, device='cpu')
+    place[nodes] = torch.arange(nodes.numel(), device='cpu')
+    pairs, weight, edge_score, both_ways = _edges(explanation, edge_index, place, len(nodes))
+    names = list(sizes)
+    first = torch.tensor([0, *itertools.accumulate(sizes.values())], device='cpu')
+    kind = torch.bucketize(nodes, first[1:], right=True).tolist() if sizes else []
     return Scene(
-        nodes=nodes.tolist(),
+        nodes=(nodes - first[kind]).tolist() if sizes else nodes.tolist(),
         hops=[value if value >= 0 else None for value in hop[nodes].tolist()],
         scores=score[nodes].tolist(),
         is_signed=score_name == 'node_score' or bool((score < 0).any()),
@@ -101,16 +126,86 @@ def scene_of(explanation: Any, index: Any = None, num_hops: int | None = None, m
         has_edge_mask=explanation.get('edge_mask') is not None,
         explained=int((hop[nodes] == 0).sum()),
         folded=Folded(left_out.numel(), float(score[left_out].sum())),
+        level=level,
+        links=[(u, v) for u, v in place[links].T.tolist() if min(u, v) >= 0],
+        types=[names[k] for k in kind] if sizes else None,
+        all_types=names,
     )
+
+
+def level_of(explanation: Any) -> str:
+    r"""What is explained: ``'node'``, ``'edge'`` or ``'graph'``."""
+    config = getattr(explanation, '_model_config', None)
+    if config is not None:
+        return str(ModelTaskLevel(config.task_level).value)
+    return 'node' if getattr(explanation, 'edge_label_index', None) is None else 'edge'
+
+
+def sizes_of(explanation: Any) -> dict[str, int]:
+    r"""How many nodes each type of a heterogeneous graph has; empty for other graphs."""
+    if not isinstance(explanation, HeteroData):
+        return {}
+    sizes = dict.fromkeys(explanation.node_types, 0)
+    for name in explanation.node_types:
+        rows = [explanation[name].get(key) for key in ('x', 'node_score', 'node_mask')]
+        sizes[name] = max([0, *(value.size(0) for value in rows if value is not None)])
+    for one, _, other in explanation.edge_types:
+        for name, ends in zip((one, other), explanation[one, _, other].edge_index, strict=True):
+            sizes[name] = max([sizes.get(name, 0), *([int(ends.max()) + 1] if ends.numel() > 0 else [])])
+    return sizes
+
+
+def target_type_of(explanation: Any) -> str | None:
+    r"""The type of the explained nodes: what the explanation says, else the one with as many nodes as targets."""
+    named, target = getattr(explanation, 'target_type', None), getattr(explanation, 'target', None)
+    if named is not None or not isinstance(target, Tensor) or target.dim() == 0:
+        return named
+    fitting = [name for name, size in sizes_of(explanation).items() if size == target.size(0)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def explained_index(explanation: Any, index: Any = None) -> Any:
+    r"""What ``index`` names, or else the explanation's own: ``None`` if it is of everything."""
+    return getattr(explanation, 'index', None) if index is None else index
+
+
+def _packed(explanation: HeteroData, sizes: dict[str, int], index: Any) -> tuple[Explanation, Any]:
+    r"""The explanation as one of a homogeneous graph, which has the nodes of all types one after another."""
+    first = dict(zip(sizes, itertools.accumulate(sizes.values(), initial=0), strict=False))
+    packed: dict[str, Any] = {'x': torch.zeros(sum(sizes.values()), 0, device='cpu')}
+    stores = {name: explanation[name] for name in sizes}
+    for key in ('node_score', 'node_mask'):
+        rows = {name: store.get(key) for name, store in stores.items()}
+        if any(value is not None for value in rows.values()):
+            parts = [
+                torch.zeros(sizes[name], device='cpu')
+                if value is None
+                else value.detach().cpu().double().reshape(sizes[name], -1).sum(dim=1)
+                for name, value in rows.items()
+            ]
+            packed[key] = torch.cat(parts)
+    relations = [explanation[kind] for kind in explanation.edge_types]
+    if relations:
+        edges = [
+            store.edge_index.detach().cpu() + torch.tensor([[first[kind[0]]], [first[kind[2]]]], device='cpu')
+            for kind, store in zip(explanation.edge_types, relations, strict=True)
+        ]
+        packed['edge_index'] = torch.cat(edges, dim=1)
+    for key in ('edge_mask', 'edge_score'):
+        if any(store.get(key) is not None for store in relations):
+            parts = [
+                torch.zeros(store.edge_index.size(1), device='cpu') if store.get(key) is None else store[key].cpu()
+                for store in relations
+            ]
+            packed[key] = torch.cat(parts)
+    kind = target_type_of(explanation)
+    if index is None or kind is None:
+        return Explanation(**packed), None
+    return Explanation(**packed), outputs_of(index, sizes[kind], torch.device('cpu')) + first[kind]
 
 
 def _graph(explanation: Any) -> tuple[Tensor, int]:
     r"""Returns the edges [2, E] of an explanation, sources first, and its number of nodes."""
-    if isinstance(explanation, HeteroData):
-        raise TypeError(
-            "'explanation' must be that of a homogeneous graph (got a heterogeneous one): explain "
-            "'HeteroData.to_homogeneous()'"
-        )
     edge_index = explanation.get('edge_index')
     if edge_index is None:
         raise ValueError("'explanation' must have its graph's 'edge_index' (got none): set it on the explanation")
@@ -153,15 +248,27 @@ def _scores(explanation: Any, edge_index: Tensor, num_nodes: int) -> tuple[Tenso
     return value.sum(dim=1), name, torch.cat(masks or [value], dim=1).ne(0.0).any(dim=1)
 
 
-def _explained(explanation: Any, index: Any, num_nodes: int) -> Tensor:
-    r"""Returns the ids of explained nodes; none for explanations of graphs, of edges, and of all nodes."""
-    if index is None:
-        config = getattr(explanation, '_model_config', None)
-        if config is None or config.task_level == ModelTaskLevel.node:
-            index = explanation.get('index')
-    if index is None:
-        return torch.zeros(0, dtype=torch.long, device='cpu')
-    return outputs_of(index, num_nodes, torch.device('cpu'))
+def _asked(explanation: Any, level: str, index: Any, num_nodes: int) -> tuple[Tensor, Tensor]:
+    r"""Returns the ids of explained nodes, and of the ends of explained links [2, P]."""
+    nodes, links = torch.zeros(0, dtype=torch.long, device='cpu'), torch.zeros(2, 0, dtype=torch.long, device='cpu')
+    if level == 'node' and index is not None:
+        nodes = outputs_of(index, num_nodes, torch.device('cpu'))
+    pairs = explanation.get('edge_label_index')
+    if level == 'edge' and pairs is not None:
+        links = pairs.detach().cpu().long().reshape(2, -1)
+        if index is not None:
+            links = links[:, outputs_of(index, links.size(1), torch.device('cpu'))]
+        nodes = links.unique()
+    return nodes, links
+
+
+def _graphs(explanation: Any, index: Any, num_nodes: int) -> Tensor:
+    r"""Which nodes are of the explained graphs [N]."""
+    batch = explanation.get('batch')
+    if batch is None or index is None:
+        return torch.ones(num_nodes, dtype=torch.bool, device='cpu')
+    batch = batch.detach().cpu()
+    return torch.isin(batch, outputs_of(index, int(batch.max()) + 1, torch.device('cpu')))
 
 
 def _hops(root: Tensor, edge_index: Tensor, num_hops: int | None, wanted: Tensor) -> Tensor:
@@ -179,11 +286,9 @@ def _hops(root: Tensor, edge_index: Tensor, num_hops: int | None, wanted: Tensor
 
 
 def _edges(
-    explanation: Any, edge_index: Tensor, nodes: Tensor, num_nodes: int
+    explanation: Any, edge_index: Tensor, place: Tensor, num_shown: int
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    r"""Returns the edges between ``nodes`` [2, P] as positions there, their masks, scores and if they go both ways."""
-    place = torch.full((num_nodes,), -1, device='cpu')
-    place[nodes] = torch.arange(nodes.numel(), device='cpu')
+    r"""Returns the edges between shown nodes [2, P] as places, their masks, scores and if they go both ways."""
     source, target = place[edge_index]
     kept = (source >= 0) & (target >= 0) & (source != target)
     pair = torch.stack([source[kept], target[kept]])
@@ -191,9 +296,10 @@ def _edges(
     found = {name: explanation.get(name) for name in ('edge_mask', 'edge_score')}
     values = {name: value.detach().cpu().double()[kept] for name, value in found.items() if value is not None}
     weight = values.get('edge_mask', torch.ones(pair.size(1), dtype=torch.float64, device='cpu')).abs()
-    parts = [weight, values.get('edge_score', weight), is_reversed.double(), (~is_reversed).double()]
-    pair, columns = coalesce(pair.sort(dim=0).values, torch.stack(parts, dim=1), len(nodes), reduce='max')
-    weight, score, backward, forward = columns.unbind(dim=1)
+    parts, ends = [weight, is_reversed.double(), (~is_reversed).double()], pair.sort(dim=0).values
+    pair, columns = coalesce(ends, torch.stack(parts, dim=1), num_shown, reduce='max')
+    _, score = coalesce(ends, values.get('edge_score', weight), num_shown, reduce='sum')
+    weight, backward, forward = columns.unbind(dim=1)
     pair = torch.where(forward > 0, pair, pair.flip(0))
     weight = weight / weight.max().clamp(min=1.0) if weight.numel() > 0 else weight
     return pair, weight, score if 'edge_score' in values else None, (backward > 0) & (forward > 0)

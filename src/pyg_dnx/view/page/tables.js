@@ -27,7 +27,7 @@ function createTable(section, columns, rows, limit, onSelect) {
         button.type = 'button';
         cell.append(button);
       } else {
-        cell.textContent = kind === 'score' ? formatScore(value, columns[c].signed) : value === null ? '–' : value;
+        cell.textContent = kind === 'score' ? formatScore(value, columns[c].signed) : value === null ? '–' : String(value).replace('-', '−');
       }
       line.append(cell);
       if (kind === 'score') line.append(bar(value / limit, columns[c].signed));
