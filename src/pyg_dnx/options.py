@@ -76,6 +76,19 @@ def contrast(value: Any) -> int | str | None:
     return int(value)
 
 
+def known(explainer: type, given: dict[str, Any]) -> None:
+    r"""Refuses arguments of a constructor that are no options of its class, and names the nearest one."""
+    taken: set[str] = set()
+    for one in explainer.__mro__[:2]:
+        taken |= {p.name for p in inspect.signature(one).parameters.values() if p.kind != p.VAR_KEYWORD}
+    for name, value in given.items():
+        near, public = get_close_matches(name, sorted(taken), 1), explainer.__name__.removesuffix('Algorithm')
+        raise TypeError(
+            f"{name!r} must be an option of '{public}' (got {name}={_short(value)}): "
+            + (f'did you mean {near[0]!r}?' if near else 'leave it out')
+        )
+
+
 def arguments(given: dict[str, Any], model: Any, method: Callable[..., Any]) -> None:
     r"""Checks that each further keyword argument of a ``method`` is one that the model takes, or the surrogate."""
     read = {'edge_weight'}

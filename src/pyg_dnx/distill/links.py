@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch_geometric.explain.config import ModelMode
 
+from pyg_dnx.distill.distill import Recipe
 from pyg_dnx.distill.surrogate import Bilinear, Report, Surrogate
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.operator import Operator
@@ -40,11 +41,9 @@ class _Asked:
         return torch.cat([both, self.first, self.second], dim=1)
 
 
-def distill_links(
-    teacher: Teacher, graph: Graph, num_hops: int, num_masks: int, ridge: float | None, run: Run
-) -> Surrogate:
+def distill_links(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Surrogate:
     r"""Distils a model of links on pairs of nodes, half of them edges; on those given, if it answers no others."""
-    start = time.perf_counter()
+    start, num_hops, num_masks = time.perf_counter(), recipe.candidates(teacher.reach)[-1], recipe.num_masks
     operator, regression = graph.operator(teacher.flow, torch.float64), teacher.config.mode == ModelMode.regression
     known = teacher.outputs(graph).values.double()
     shift = 0.0 if regression else 1.0 / known.size(1)
@@ -69,7 +68,7 @@ def distill_links(
         size = min(NUM_HELD_OUT, max(1, pairs.size(1) // 8))
         held.append(_Asked(*(part[:size] for part in asked)))
         fitted.append(_Asked(*(part[size if free else 0 :] for part in asked)))
-    coefficients, bias, chosen = _fit(fitted, held, [ridge] if ridge is not None else list(RIDGES))
+    coefficients, bias, chosen = _fit(fitted, held, list(RIDGES) if recipe.chooses_ridge else [recipe.ridge])
     rank, num_classes = weight.size(1), known.size(1)
     bilinear, ends = coefficients[: rank**2], coefficients[rank**2 :]
     decoder = Bilinear(

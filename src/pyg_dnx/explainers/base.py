@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from os import PathLike
 from typing import Any, cast
 
@@ -23,41 +22,23 @@ from torch_geometric.explain.config import (
 )
 
 from pyg_dnx import options
-from pyg_dnx.checkpoint import Checkpoint, sketch
 from pyg_dnx.distill.cache import SurrogateCache, shared_cache
-from pyg_dnx.distill.distill import (
-    DEFAULT_RIDGE,
-    DEFAULT_RIDGE_OF_GRAPHS,
-    Distilled,
-    Recipe,
-    distill,
-    distill_graphs,
-    no_surrogate,
-    place,
-)
-from pyg_dnx.distill.links import distill_links
+from pyg_dnx.distill.distill import DEFAULT_RIDGE, DEFAULT_RIDGE_OF_GRAPHS, Recipe
 from pyg_dnx.distill.surrogate import Surrogate
-from pyg_dnx.files import digest
-from pyg_dnx.graph.copies import part
+from pyg_dnx.explainers.many import Wanted, explain_data_set, explain_each
+from pyg_dnx.explainers.plan import Plan
 from pyg_dnx.graph.filters import FILTERS
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import num_outputs
-from pyg_dnx.graph.rows import Rows
-from pyg_dnx.results.certificate import DEFAULT_DOUBT, judge
-from pyg_dnx.results.explanation import View, build, join_parts
-from pyg_dnx.results.graph_explanations import GraphExplanations, ScoredGraphs, arguments_of, batches_of
-from pyg_dnx.results.node_explanations import LinkExplanations, NodeExplanations, Place, Request
-from pyg_dnx.results.warnings import warn_about_randomness, warn_if_doubtful, warn_if_not_converged
+from pyg_dnx.results.certificate import DEFAULT_DOUBT
+from pyg_dnx.results.explanation import View
+from pyg_dnx.results.graph_explanations import GraphExplanations, arguments_of, batches_of
+from pyg_dnx.results.node_explanations import LinkExplanations, NodeExplanations
 from pyg_dnx.run import Run
-from pyg_dnx.scores.batch import score
 from pyg_dnx.scores.masks import SCALINGS
-from pyg_dnx.scores.question import Goal, Question, outputs_of
+from pyg_dnx.scores.question import Goal, outputs_of
 from pyg_dnx.scores.rules import Rule
-from pyg_dnx.teacher.probes import NUM_FIXED_MASKS
 from pyg_dnx.teacher.teacher import Teacher
-
-_data_sets = SurrogateCache()  # surrogates of data sets, where other caching is turned off
-_NO_MODEL = torch.nn.Module()  # the cache's key where only the outputs of a model are known
 
 
 class DistillAndExplain(ExplainerAlgorithm):
@@ -85,8 +66,10 @@ class DistillAndExplain(ExplainerAlgorithm):
         how: str | None = None,
         pair_argument: str = 'edge_label_index',
         filter: str = 'sgc',
+        **unknown: Any,
     ) -> None:
         super().__init__()
+        options.known(type(self), unknown)
         self.filter = options.choice('filter', filter, tuple(FILTERS))
         if not isinstance(pair_argument, str):
             raise TypeError(
@@ -151,42 +134,9 @@ class DistillAndExplain(ExplainerAlgorithm):
                 f"'edge_index' must be a tensor of shape [2, E] for an edge mask, since only there edges have an order "
                 f"(got {type(edge_index).__name__}): pass such a tensor, or drop 'edge_mask_type'"
             )
-        teacher, run = self._teacher(model, graph), self._run()
-        outputs = outputs_of(index, num_outputs(graph, teacher.level), x.device)
-        if self._explains_parts(teacher) and graph.kwargs.get('batch') is not None:
-            return self._explain_parts(teacher, graph, outputs, target, run)
-        explanation = self._explain(teacher, graph, outputs, target, run)
-        if teacher.level == 'graph':
-            explanation.how = self.how
-        return explanation
-
-    def _explain(self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run) -> Explanation:
-        distilled = self._distill(teacher, graph, run, target)
-        with torch.no_grad():
-            question, rule = self._goal.question(distilled, outputs, target), self._rule(teacher)
-            state = rule.prepare(teacher, graph, distilled, question, run)
-            effects = rule.effects(distilled.decomposition, state, question, run=run)
-            trust = effects.trust or distilled.trust(outputs)
-            explanation = build(distilled.decomposition, question, effects, trust, graph, self._view())
-        warn_if_doubtful(trust, distilled, outputs, self.doubt, question.direction is not None)
-        return explanation
-
-    def _explain_parts(self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run) -> Explanation:
-        r"""Explains some graphs of a batch, each by a surrogate of its own, distilled from copies of it."""
-        found, size = [], num_outputs(graph, teacher.level)
-        for number in outputs.unique().tolist():
-            one, nodes, edges = part(graph, number, size)
-            goal = target.reshape(size, -1)[number : number + 1]
-            goal = goal if self.model_config.mode == ModelMode.regression and target.dim() > 1 else goal.view(-1)
-            first = torch.zeros(1, dtype=torch.long, device=nodes.device)
-            found.append((self._explain(teacher, one, first, goal, run), nodes, edges))
-        explanation = join_parts(found, graph, self._view())
-        explanation.how = self.how
-        return explanation
-
-    def _explains_parts(self, teacher: Teacher) -> bool:
-        r"""Whether each graph of a batch is explained by itself, as there is no surrogate of a data set."""
-        return teacher.level == 'graph' and self._needs_surrogate and self._data_set_surrogate(teacher) is None
+        plan = self.plan
+        teacher, outputs = plan.teacher(model, graph), outputs_of(index, num_outputs(graph, plan.level), x.device)
+        return plan.explain(teacher, graph, outputs, target, self._run())
 
     def explain_nodes(
         self,
@@ -227,11 +177,11 @@ class DistillAndExplain(ExplainerAlgorithm):
                 more than a second.
             **kwargs: Further arguments of the model. The surrogate uses ``edge_weight``, and no other.
         """
-        self._check_level('node', 'explain_nodes')
+        self._check_many('node', 'explain_nodes', top_k)
         self._check_arguments(model, kwargs, self.explain_nodes)
         graph = Graph.of(x, edge_index, kwargs, self.pair_argument)
-        teacher = self._teacher(model, graph, teacher_outputs, probe_outputs)
-        return self._explain_many(teacher, graph, index, target, top_k, checkpoint, self._run(progress))
+        teacher = self.plan.teacher(model, graph, teacher_outputs, probe_outputs)
+        return explain_each(self.plan, teacher, graph, Wanted(index, target, top_k, checkpoint), self._run(progress))
 
     def explain_links(
         self,
@@ -253,52 +203,14 @@ class DistillAndExplain(ExplainerAlgorithm):
         The pairs are those of ``edge_label_index``, or of another argument, named as ``pair_argument``; ``index`` picks
         some of them. For the other arguments, see :meth:`explain_nodes`.
         """
-        self._check_level('edge', 'explain_links')
+        self._check_many('edge', 'explain_links', top_k)
         self._check_arguments(model, kwargs, self.explain_links)
         graph = Graph.of(x, edge_index, kwargs, self.pair_argument)
-        teacher = self._teacher(model, graph, teacher_outputs, probe_outputs)
-        found = self._explain_many(teacher, graph, index, target, top_k, checkpoint, self._run(progress))
-        return cast(LinkExplanations, found)
-
-    def _explain_many(
-        self,
-        teacher: Teacher,
-        graph: Graph,
-        index: Any,
-        target: Tensor | None,
-        top_k: int | None,
-        checkpoint: str | PathLike[str] | None,
-        run: Run,
-    ) -> NodeExplanations:
-        if top_k is not None:
-            options.count('top_k', top_k)
-        self._check_many()
-        outputs = outputs_of(index, num_outputs(graph, teacher.level), graph.x.device)
-        distilled = self._distill(teacher, graph, run)
-        decomposition = distilled.decomposition
-        with torch.no_grad():
-            question, rule = self._goal.question(distilled, outputs, target), self._rule(teacher)
-            state = rule.prepare(teacher, graph, distilled, question, run)
-            with ExitStack() as stack:
-                kept = None
-                if checkpoint is not None:
-                    identity = self._identity(teacher, graph, distilled, question, state)
-                    identity |= {'rule': repr(rule), 'top_k': top_k}
-                    kept = stack.enter_context(Checkpoint(checkpoint, outputs, identity))
-                found = score(decomposition, question, rule, state, top_k, run, kept)
-        trust = found.trust or distilled.trust(outputs)
-        warn_if_doubtful(trust, distilled, outputs, self.doubt, question.direction is not None)
-        view = self._view() if graph.has_edge_order else self._view()._replace(edge_mask_type=None)
-        target = distilled.answers.target if target is None else target
-        size = graph.num_nodes
-        request = Request(distilled.surrogate, rule, state, question, view, self.model_config, size, target)
-        kind = LinkExplanations if teacher.level == 'edge' else NodeExplanations
-        place = Place(decomposition, graph)
-        if found.top is None:
-            return kind(cast(Rows, found.rows).matrix(size), None, trust, None, request, place)
-        change = rule.change(distilled, state, question, trust, found.top[2])
-        certificate = judge(distilled, question, trust, change, self.doubt)
-        return kind(None, found.top[:2], trust, certificate, request, place)
+        teacher, wanted = (
+            self.plan.teacher(model, graph, teacher_outputs, probe_outputs),
+            Wanted(index, target, top_k, checkpoint),
+        )
+        return cast(LinkExplanations, explain_each(self.plan, teacher, graph, wanted, self._run(progress)))
 
     def explain_graphs(
         self,
@@ -318,34 +230,8 @@ class DistillAndExplain(ExplainerAlgorithm):
             progress (bool, optional): Whether to show a progress bar. ``None`` shows it on a terminal, if it takes more
                 than a second.
         """
-        self._check_level('graph', 'explain_graphs')
-        if top_k is not None:
-            options.count('top_k', top_k)
-        self._check_many()
-        found = []
-        for batch in self._run(progress).bar('Explaining', 'batches', batches_of(data)):
-            graph = arguments_of(model, batch)
-            teacher = self._teacher(model, graph)
-            size = num_outputs(graph, 'graph')
-            each = [graph]
-            if self._explains_parts(teacher):
-                each = [part(graph, number, size)[0] for number in range(size)]
-            found += [self._explain_all(teacher, one, batch.get('y'), top_k) for one in each]
-        return GraphExplanations(found, data, self._view(), self.model_config)
-
-    def _explain_all(self, teacher: Teacher, graph: Graph, target: Tensor | None, top_k: int | None) -> ScoredGraphs:
-        r"""Scores all graphs of a batch, each by itself."""
-        run = self._run()
-        distilled = self._distill(teacher, graph, run)
-        outputs = torch.arange(distilled.outputs.size(0), device=graph.x.device)
-        with torch.no_grad():
-            question, rule = self._goal.question(distilled, outputs, target), self._rule(teacher)
-            state = rule.prepare(teacher, graph, distilled, question, run)
-            rows = distilled.decomposition.rows(outputs)
-            effects = rule.effects(distilled.decomposition, state, question, rows, run)
-            scores = effects.scores(distilled.decomposition, outputs, rows)
-        trust = effects.trust or distilled.trust(outputs)
-        return ScoredGraphs(graph, distilled, question, effects, rows._replace(value=scores), trust, top_k)
+        self._check_many('graph', 'explain_graphs', top_k)
+        return explain_data_set(self.plan, model, data, top_k, self._run(progress))
 
     def distill(
         self,
@@ -369,36 +255,15 @@ class DistillAndExplain(ExplainerAlgorithm):
             return self._distill_data_set(model, x, self._run(progress))
         self._check_arguments(model, kwargs, self.distill)
         graph = Graph.of(x, edge_index, kwargs, self.pair_argument)
-        teacher = self._teacher(model, graph, teacher_outputs, probe_outputs)
-        return self._distill(teacher, graph, self._run(progress)).surrogate
+        teacher = self.plan.teacher(model, graph, teacher_outputs, probe_outputs)
+        return self.plan.distilled(teacher, graph, self._run(progress)).surrogate
 
     def _distill_data_set(self, model: torch.nn.Module | None, data: Any, run: Run) -> Surrogate:
         self._check_level('graph', 'distill over a data set')
         if model is None:
             raise TypeError("'model' must be a module to be distilled over a data set (got None): pass it")
-        graph = arguments_of(
-            model, Batch.from_data_list([item for one in batches_of(data) for item in one.to_data_list()])
-        )
-        graph.check_content()
-        teacher = self._teacher(model, graph)
-        with torch.no_grad():
-            surrogate = distill_graphs(teacher, graph, self._recipe, run)
-        self._data_sets.put(model, ('data set',), self._data_set_key, surrogate)
-        return surrogate
-
-    @property
-    def _data_sets(self) -> SurrogateCache:
-        return _data_sets if self.cache is None else self.cache
-
-    @property
-    def _data_set_key(self) -> tuple[Any, ...]:
-        return ('data set', self.model_config.mode, self.model_config.return_type, self._recipe)
-
-    def _data_set_surrogate(self, teacher: Teacher) -> Surrogate | None:
-        r"""The latest surrogate that was distilled over a data set, unless the model has changed since."""
-        if teacher.model is None:
-            return None
-        return self._data_sets.get(teacher.model, ('data set',), self._data_set_key)
+        every = [item for batch in batches_of(data) for item in batch.to_data_list()]
+        return self.plan.distil_data_set(model, arguments_of(model, Batch.from_data_list(every)), run)
 
     def connect(self, explainer_config: ExplainerConfig, model_config: ModelConfig) -> None:
         r"""Takes the configuration of an :class:`~torch_geometric.explain.Explainer`, or says why it can't."""
@@ -439,8 +304,11 @@ class DistillAndExplain(ExplainerAlgorithm):
         r"""Whether scores at graph level are made from a surrogate."""
         return True
 
-    def _check_many(self) -> None:
-        r"""Refuses options that explain no more than one node at a time."""
+    def _check_many(self, level: str, what: str, top_k: int | None) -> None:
+        r"""Refuses what explains no more than one output at a time, and another task level."""
+        self._check_level(level, what)
+        if top_k is not None:
+            options.count('top_k', top_k)
 
     @property
     def _num_masks(self) -> int:
@@ -460,90 +328,23 @@ class DistillAndExplain(ExplainerAlgorithm):
     def _run(self, progress: bool | None = False) -> Run:
         return Run(self.max_memory, progress)
 
-    def _teacher(
-        self,
-        model: torch.nn.Module | None,
-        graph: Graph,
-        teacher_outputs: Tensor | np.ndarray | None = None,
-        probe_outputs: Tensor | np.ndarray | None = None,
-    ) -> Teacher:
-        teacher = Teacher(model, self.model_config, teacher_outputs, probe_outputs)
-        teacher.check(graph, self._num_probes + NUM_FIXED_MASKS, self._num_masks > 0)
-        return teacher
-
-    def _identity(
-        self, teacher: Teacher, graph: Graph, distilled: Distilled, question: Question, state: Any
-    ) -> dict[str, Any]:
-        r"""By what these explanations differ from others: what was given exactly, what was computed up to rounding."""
-        outputs, evidence, config = distilled.outputs, distilled.decomposition.evidence, self.model_config
-        known = {} if state is None else {'answers': state.answers}
-        pairs = graph.kwargs.get(graph.pair_argument)
-        return {
-            'graph': digest(graph.x, graph.edge_index, graph.kwargs.get('edge_weight'), pairs),
-            'teacher_outputs': digest(teacher.given),
-            'probe_outputs': digest(teacher.given_probes),
-            'mode': f'{config.task_level.value} {config.mode.value} {config.return_type.value}',
-            'num_hops': distilled.decomposition.num_hops,
-            'target': question.direction,
-            'model': outputs[question.outputs],
-            'surrogate': evidence[question.outputs],
-            'model (all nodes)': sketch(outputs),
-            'surrogate (all nodes)': sketch(evidence),
-            **known,
-        }
-
     @property
-    def _recipe(self) -> Recipe:
-        default = DEFAULT_RIDGE if self.model_config.task_level == ModelTaskLevel.node else DEFAULT_RIDGE_OF_GRAPHS
-        ridge = default if self.ridge is None else self.ridge
-        return Recipe(self.num_hops, ridge, self.filter, self._num_masks, self.how)
-
-    def _distill(self, teacher: Teacher, graph: Graph, run: Run, target: Tensor | None = None) -> Distilled:
-        config, model = self.model_config, _NO_MODEL if teacher.model is None else teacher.model
-        recipe, known = self._recipe, None
-        if teacher.level == 'graph' and self._needs_surrogate:
-            known = self._data_set_surrogate(teacher)
-        inputs = (graph.x, graph.edge_index, graph.kwargs)
-
-        def is_current(distilled: Distilled, is_certain: bool = True) -> bool:
-            if not is_certain and teacher.given is None and teacher.given_probes is None:
-                with torch.no_grad():
-                    outputs = teacher.outputs(graph, distilled.outputs.dtype).values
-                if not distilled.is_as(outputs):
-                    return False
-            # PyG has just evaluated the model: if it now predicts otherwise, it is not the one that was distilled.
-            by_model = self.explainer_config.explanation_type == ExplanationType.model
-            return target is None or not by_model or distilled.predicts(target)
-
-        def create() -> Distilled:
-            graph.check_content()
-            for other in [] if self.cache is None else self.cache.values_on(inputs):
-                operator = other.decomposition.operator
-                graph.operators[other.surrogate.flow, operator.value.dtype] = operator
-            with torch.no_grad():
-                distilled = self._distil(teacher, graph, recipe, run, known)
-            warn_if_not_converged(distilled)
-            if not is_current(distilled):
-                warn_about_randomness()
-            return distilled
-
-        if self.cache is None:
-            return create()
-        seen = (inputs, teacher.given, teacher.given_probes)
-        key = (config.task_level, config.mode, config.return_type, recipe, self._needs_surrogate, known)
-        return self.cache.get_or_create(model, seen, key, create, is_current)
-
-    def _distil(self, teacher: Teacher, graph: Graph, recipe: Recipe, run: Run, known: Surrogate | None) -> Distilled:
-        if teacher.level == 'node':
-            return distill(teacher, graph, recipe, run)
-        if known is None and not self._needs_surrogate:
-            known = no_surrogate(teacher, graph, recipe, teacher.outputs(graph).values.size(1))
-        elif known is None and teacher.level == 'graph':
-            known = distill_graphs(teacher, graph, recipe, run)
-        elif known is None:
-            num_hops = recipe.candidates(teacher.reach)[-1]
-            known = distill_links(teacher, graph, num_hops, recipe.num_masks, self.ridge, run)
-        return place(known, teacher, graph)
+    def plan(self) -> Plan:
+        r"""What this explainer does, by its options and its configuration."""
+        level = self.model_config.task_level
+        default = DEFAULT_RIDGE if level == ModelTaskLevel.node else DEFAULT_RIDGE_OF_GRAPHS
+        ridge, chooses = (default, level == ModelTaskLevel.edge) if self.ridge is None else (self.ridge, False)
+        return Plan(
+            config=self.model_config,
+            recipe=Recipe(self.num_hops, ridge, self.filter, self._num_masks, self.how, chooses),
+            goal=self._goal,
+            rule_of=self._rule,
+            view=self._view(),
+            cache=self.cache,
+            doubt=self.doubt,
+            num_probes=self._num_probes,
+            needs_surrogate=self._needs_surrogate,
+        )
 
     def _view(self) -> View:
         config = self.explainer_config

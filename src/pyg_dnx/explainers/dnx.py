@@ -27,8 +27,7 @@ class DnXAlgorithm(DistillAndExplain):
     those of :class:`FastDnXAlgorithm` then.
 
     Args:
-        num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory, doubt, distillation, num_masks: See
-            :class:`FastDnXAlgorithm`.
+        num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory, doubt: See :class:`FastDnXAlgorithm`.
         epsilon (float): The weight of the entropy, as a share of :math:`\|Z_i - b\|^2` (where contributions cancel,
             of a hundredth of the largest of their squares). (default: ``0.01``)
         prior (str): What the entropy pulls toward: ``'uniform'`` over the neighbourhood, or ``'propagation'``, in
@@ -37,6 +36,7 @@ class DnXAlgorithm(DistillAndExplain):
             with its last epoch kept, for comparisons only. (default: ``'newton'``)
         epochs (int): The epochs of ``'adam'``. (default: ``100``)
         lr (float): The learning rate of ``'adam'``. (default: ``0.1``)
+        **shared: The other options of :class:`FastDnXAlgorithm`.
     """
 
     _options = (*DistillAndExplain._options, 'epsilon', 'prior', 'solver', 'epochs', 'lr')
@@ -58,20 +58,10 @@ class DnXAlgorithm(DistillAndExplain):
         solver: str = 'newton',
         epochs: int = 100,
         lr: float = 0.1,
-        distillation: str | None = None,
-        num_masks: int = 8,
-        how: str | None = None,
-        pair_argument: str = 'edge_label_index',
-        filter: str = 'sgc',
+        **shared: Any,
     ) -> None:
-        shared = (num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory, doubt)
-        more: dict[str, Any] = {
-            'distillation': distillation,
-            'num_masks': num_masks,
-            'how': how,
-            'pair_argument': pair_argument,
-        }
-        super().__init__(*shared, **more)
+        first = (num_hops, ridge, score, contrast, edge_score, mask, cache, max_memory, doubt)
+        super().__init__(*first, **shared)
         self.epsilon = options.positive('epsilon', epsilon)
         self.prior = options.choice('prior', prior, ('uniform', 'propagation'))
         self.solver = options.choice('solver', solver, ('newton', 'adam'))
@@ -81,7 +71,8 @@ class DnXAlgorithm(DistillAndExplain):
     def _rule(self, teacher: Teacher) -> Mixture:
         return Mixture(self.epsilon, self.prior, self.solver, self.epochs, self.lr)
 
-    def _check_many(self) -> None:
+    def _check_many(self, level: str, what: str, top_k: int | None) -> None:
+        super()._check_many(level, what, top_k)
         if self.solver == 'adam':
             raise ValueError("'solver' must be 'newton' to explain many nodes (got 'adam'): explain one node at a time")
 

@@ -42,8 +42,9 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         shortlist (int): Re-ranks so many of the highest scores by the model's own responses to these nodes: how much
             its answer falls without one, and rises with it alone. This takes two evaluations for each, on copies of the
             neighbourhood where the model allows that. (default: ``0``)
-        distillation, num_masks: See :class:`FastDnXAlgorithm`; the surrogate says which effects are to be expected. It
-            is distilled under at most ``num_probes`` masks. (default: ``'masked'`` and ``8``)
+        distillation: See :class:`FastDnXAlgorithm`; the surrogate says which effects are to be expected. It is
+            distilled under at most ``num_probes`` masks. (default: ``'masked'``)
+        **shared: The other options of :class:`FastDnXAlgorithm`.
     """
 
     _options = (
@@ -66,19 +67,10 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         answer: str = 'probability',
         shortlist: int = 0,
         distillation: str = 'masked',
-        num_masks: int = 8,
-        how: str | None = None,
-        pair_argument: str = 'edge_label_index',
-        filter: str = 'sgc',
+        **shared: Any,
     ) -> None:
-        shared = (num_hops, ridge, 'target', contrast, edge_score, mask, cache, max_memory, doubt)
-        more: dict[str, Any] = {
-            'distillation': distillation,
-            'num_masks': num_masks,
-            'how': how,
-            'pair_argument': pair_argument,
-        }
-        super().__init__(*shared, **more)
+        first = (num_hops, ridge, 'target', contrast, edge_score, mask, cache, max_memory, doubt)
+        super().__init__(*first, distillation=distillation, **shared)
         self._given['num_probes'] = None if num_probes is None else options.even('num_probes', num_probes)
         self._take_defaults('node')
         self.answer = options.choice('answer', answer, ('probability', 'logit'))

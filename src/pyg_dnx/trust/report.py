@@ -16,6 +16,7 @@ from pyg_dnx.distill.surrogate import Report
 from pyg_dnx.explainers.base import algorithm_of
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.results.certificate import VERDICTS, Certificate, judge
+from pyg_dnx.run import Run
 from pyg_dnx.scores.attribution import attribute
 from pyg_dnx.scores.question import outputs_of
 from pyg_dnx.trust.measure import check, graph_of, masks_of
@@ -40,18 +41,19 @@ def certify(explainer: Explainer, explanation: Explanation) -> Certificate:
         explanation (Explanation): What it returned, or an item of what ``explain_nodes`` did.
     """
     algorithm, graph = algorithm_of(explainer), graph_of(explanation)
-    teacher, run = algorithm._teacher(explainer.model, graph), algorithm._run()
-    distilled, masks = algorithm._distill(teacher, graph, run), masks_of(explanation)
+    plan, run = algorithm.plan, Run(algorithm.max_memory)
+    teacher, masks = plan.teacher(explainer.model, graph), masks_of(explanation)
+    distilled = plan.distilled(teacher, graph, run)
     outputs = outputs_of(explanation.get('index'), graph.num_nodes, graph.x.device)
     with torch.no_grad():
-        question = algorithm._goal.question(distilled, outputs, explanation.get('target'))
-        rule = algorithm._rule(teacher)
+        question = plan.goal.question(distilled, outputs, explanation.get('target'))
+        rule = plan.rule_of(teacher)
         state = rule.prepare(teacher, graph, distilled, question, run)
         effects = rule.effects(distilled.decomposition, state, question, run=run)
         kept = attribute(distilled.decomposition, question, effects, run).masked(graph.x, *masks)
         trust = effects.trust or distilled.trust(outputs)
         change = rule.change(distilled, state, question, trust, kept)
-    return judge(distilled, question, trust, change, algorithm.doubt)
+    return judge(distilled, question, trust, change, plan.doubt)
 
 
 class Group(NamedTuple):
@@ -152,7 +154,8 @@ def trust_report(
     algorithm = algorithm_of(explainer)
     graph = Graph.of(x, edge_index, kwargs)
     options.count('num_checks', num_checks)
-    distilled = algorithm._distill(algorithm._teacher(explainer.model, graph), graph, algorithm._run(progress))
+    plan, run = algorithm.plan, Run(algorithm.max_memory, progress)
+    distilled = plan.distilled(plan.teacher(explainer.model, graph), graph, run)
     nodes = torch.arange(x.size(0), device=x.device)
     trust, regression = distilled.trust(nodes), explainer.model_config.mode == ModelMode.regression
     values = trust.surrogate_agreement.double(), trust.distillation_error.double()

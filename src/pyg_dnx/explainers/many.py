@@ -1,0 +1,113 @@
+r"""Many explanations at once: each output of a model by itself, or each graph of a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from os import PathLike
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from pyg_dnx.checkpoint import Checkpoint, sketch
+from pyg_dnx.distill.distill import Distilled
+from pyg_dnx.explainers.plan import Plan
+from pyg_dnx.files import digest
+from pyg_dnx.graph.copies import part
+from pyg_dnx.graph.graph import Graph
+from pyg_dnx.graph.readout import num_outputs
+from pyg_dnx.graph.rows import Rows
+from pyg_dnx.results.certificate import judge
+from pyg_dnx.results.graph_explanations import GraphExplanations, ScoredGraphs, arguments_of, batches_of
+from pyg_dnx.results.node_explanations import LinkExplanations, NodeExplanations, Place, Request
+from pyg_dnx.results.warnings import warn_if_doubtful
+from pyg_dnx.run import Run
+from pyg_dnx.scores.batch import score
+from pyg_dnx.scores.question import Question, outputs_of
+from pyg_dnx.teacher.teacher import Teacher
+
+
+class Wanted(NamedTuple):
+    r"""Which outputs to explain, each by itself, and what to keep."""
+
+    index: Any = None
+    target: Tensor | None = None
+    top_k: int | None = None
+    checkpoint: str | PathLike[str] | None = None
+
+
+def explain_each(plan: Plan, teacher: Teacher, graph: Graph, wanted: Wanted, run: Run) -> NodeExplanations:
+    r"""Explains some outputs of one graph, each by itself."""
+    outputs = outputs_of(wanted.index, num_outputs(graph, teacher.level), graph.x.device)
+    distilled, target, top_k = plan.distilled(teacher, graph, run), wanted.target, wanted.top_k
+    with torch.no_grad():
+        question, rule = plan.goal.question(distilled, outputs, target), plan.rule_of(teacher)
+        state = rule.prepare(teacher, graph, distilled, question, run)
+        with ExitStack() as stack:
+            kept = None
+            if wanted.checkpoint is not None:
+                identity = _identity(teacher, graph, distilled, question)
+                identity |= {} if state is None else {'answers': state.answers}
+                identity |= {'rule': repr(rule), 'top_k': top_k}
+                kept = stack.enter_context(Checkpoint(wanted.checkpoint, outputs, identity))
+            found = score(distilled.decomposition, question, rule, state, top_k, run, kept)
+    trust = found.trust or distilled.trust(outputs)
+    warn_if_doubtful(trust, distilled, outputs, plan.doubt, question.direction is not None)
+    view = plan.view if graph.has_edge_order else plan.view._replace(edge_mask_type=None)
+    target = distilled.answers.target if target is None else target
+    request = Request(distilled.surrogate, rule, state, question, view, plan.config, graph.num_nodes, target)
+    kind = LinkExplanations if teacher.level == 'edge' else NodeExplanations
+    place = Place(distilled.decomposition, graph)
+    if found.top is None:
+        return kind(cast(Rows, found.rows).matrix(graph.num_nodes), None, trust, None, request, place)
+    change = rule.change(distilled, state, question, trust, found.top[2])
+    certificate = judge(distilled, question, trust, change, plan.doubt)
+    return kind(None, found.top[:2], trust, certificate, request, place)
+
+
+def _identity(teacher: Teacher, graph: Graph, distilled: Distilled, question: Question) -> dict[str, Any]:
+    r"""By what these explanations differ from others: what was given exactly, what was computed up to rounding."""
+    outputs, evidence, config = distilled.outputs, distilled.decomposition.evidence, teacher.config
+    pairs = graph.kwargs.get(graph.pair_argument)
+    return {
+        'graph': digest(graph.x, graph.edge_index, graph.kwargs.get('edge_weight'), pairs),
+        'teacher_outputs': digest(teacher.given),
+        'probe_outputs': digest(teacher.given_probes),
+        'mode': f'{config.task_level.value} {config.mode.value} {config.return_type.value}',
+        'num_hops': distilled.decomposition.num_hops,
+        'target': question.direction,
+        'model': outputs[question.outputs],
+        'surrogate': evidence[question.outputs],
+        'model (all nodes)': sketch(outputs),
+        'surrogate (all nodes)': sketch(evidence),
+    }
+
+
+def explain_data_set(
+    plan: Plan, model: torch.nn.Module, data: Iterable[Any], top_k: int | None, run: Run
+) -> GraphExplanations:
+    r"""Explains each graph of a data set by itself, batch by batch."""
+    found = []
+    for batch in run.bar('Explaining', 'batches', batches_of(data)):
+        graph = arguments_of(model, batch)
+        teacher, size, each = plan.teacher(model, graph), num_outputs(graph, 'graph'), [graph]
+        if plan.explains_parts(teacher):
+            each = [part(graph, number, size)[0] for number in range(size)]
+        found += [_score_graphs(plan, teacher, one, batch.get('y'), top_k) for one in each]
+    return GraphExplanations(found, data, plan.view, plan.config)
+
+
+def _score_graphs(plan: Plan, teacher: Teacher, graph: Graph, target: Tensor | None, top_k: int | None) -> ScoredGraphs:
+    r"""Scores all graphs of a batch, each by itself."""
+    run = Run()
+    distilled = plan.distilled(teacher, graph, run)
+    outputs = torch.arange(distilled.outputs.size(0), device=graph.x.device)
+    with torch.no_grad():
+        question, rule = plan.goal.question(distilled, outputs, target), plan.rule_of(teacher)
+        state = rule.prepare(teacher, graph, distilled, question, run)
+        rows = distilled.decomposition.rows(outputs)
+        effects = rule.effects(distilled.decomposition, state, question, rows, run)
+        scores = effects.scores(distilled.decomposition, outputs, rows)
+    trust = effects.trust or distilled.trust(outputs)
+    return ScoredGraphs(graph, distilled, question, effects, rows._replace(value=scores), trust, top_k)

@@ -1,0 +1,190 @@
+r"""What an explainer does: where its distilled model comes from, and one explanation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.explain import Explanation
+from torch_geometric.explain.config import ModelConfig, ModelMode
+
+from pyg_dnx.distill.cache import SurrogateCache
+from pyg_dnx.distill.distill import Distilled, Recipe, distill, distill_graphs, no_surrogate, place
+from pyg_dnx.distill.links import distill_links
+from pyg_dnx.distill.surrogate import Surrogate
+from pyg_dnx.graph.copies import part
+from pyg_dnx.graph.graph import Graph
+from pyg_dnx.graph.readout import num_outputs
+from pyg_dnx.results.explanation import View, build, join_parts
+from pyg_dnx.results.warnings import warn_about_randomness, warn_if_doubtful, warn_if_not_converged
+from pyg_dnx.run import Run
+from pyg_dnx.scores.question import Goal
+from pyg_dnx.scores.rules import Rule
+from pyg_dnx.teacher.probes import NUM_FIXED_MASKS
+from pyg_dnx.teacher.teacher import Teacher
+
+_data_sets = SurrogateCache()  # surrogates of data sets, where other caching is turned off
+_NO_MODEL = torch.nn.Module()  # the cache's key where only the outputs of a model are known
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    r"""What an explainer does, whatever it is asked about.
+
+    Args:
+        config: What the model returns.
+        recipe: How the model is distilled.
+        goal: How outputs get their directions.
+        rule_of: How outputs of a model are explained.
+        view: What the user wants to see.
+        cache: Where distilled models are kept, if anywhere.
+        doubt: The expected unfaithfulness above which an explanation is called doubtful.
+        num_probes: How many masks the model is asked under at most.
+        needs_surrogate: Whether scores are made from a surrogate; else it only says who is whose neighbour.
+    """
+
+    config: ModelConfig
+    recipe: Recipe
+    goal: Goal
+    rule_of: Callable[[Teacher], Rule]
+    view: View
+    cache: SurrogateCache | None
+    doubt: float
+    num_probes: int
+    needs_surrogate: bool
+
+    @property
+    def level(self) -> str:
+        r"""What the model predicts something of."""
+        return str(self.config.task_level.value)
+
+    def teacher(
+        self,
+        model: torch.nn.Module | None,
+        graph: Graph,
+        teacher_outputs: Tensor | np.ndarray | None = None,
+        probe_outputs: Tensor | np.ndarray | None = None,
+    ) -> Teacher:
+        r"""The model, checked as far as that costs nothing."""
+        teacher = Teacher(model, self.config, teacher_outputs, probe_outputs)
+        teacher.check(graph, self.num_probes + NUM_FIXED_MASKS, self.recipe.num_masks > 0)
+        return teacher
+
+    def distilled(self, teacher: Teacher, graph: Graph, run: Run, target: Tensor | None = None) -> Distilled:
+        r"""The distilled model, from the cache if it is there.
+
+        Args:
+            teacher: The model.
+            graph: The graph.
+            run: How much to do at a time.
+            target: What the model predicts now, if that is known; where it differs, the model is distilled anew.
+        """
+        known = None
+        if teacher.level == 'graph' and self.needs_surrogate:
+            known = self.of_data_set(teacher)
+        inputs = (graph.x, graph.edge_index, graph.kwargs)
+        target = None if self.goal.by_target else target
+
+        def is_current(distilled: Distilled, is_certain: bool = True) -> bool:
+            if not is_certain and teacher.given is None and teacher.given_probes is None:
+                with torch.no_grad():
+                    outputs = teacher.outputs(graph, distilled.outputs.dtype).values
+                if not distilled.is_as(outputs):
+                    return False
+            return target is None or distilled.predicts(target)
+
+        def create() -> Distilled:
+            graph.check_content()
+            for other in [] if self.cache is None else self.cache.values_on(inputs):
+                operator = other.decomposition.operator
+                graph.operators[other.surrogate.flow, operator.value.dtype] = operator
+            with torch.no_grad():
+                distilled = self._distil(teacher, graph, run, known)
+            warn_if_not_converged(distilled)
+            if not is_current(distilled):
+                warn_about_randomness()
+            return distilled
+
+        if self.cache is None:
+            return create()
+        model, seen = (
+            _NO_MODEL if teacher.model is None else teacher.model,
+            (
+                inputs,
+                teacher.given,
+                teacher.given_probes,
+            ),
+        )
+        return self.cache.get_or_create(model, seen, (*self._key, self.needs_surrogate, known), create, is_current)
+
+    def _distil(self, teacher: Teacher, graph: Graph, run: Run, known: Surrogate | None) -> Distilled:
+        recipe = self.recipe
+        if teacher.level == 'node':
+            return distill(teacher, graph, recipe, run)
+        if known is None and not self.needs_surrogate:
+            known = no_surrogate(teacher, graph, recipe, teacher.outputs(graph).values.size(1))
+        elif known is None:
+            known = {'graph': distill_graphs, 'edge': distill_links}[teacher.level](teacher, graph, recipe, run)
+        return place(known, teacher, graph)
+
+    def distil_data_set(self, model: torch.nn.Module, graph: Graph, run: Run) -> Surrogate:
+        r"""Distils a model of graphs over a data set, given as one batch; the latest one serves all graphs."""
+        graph.check_content()
+        with torch.no_grad():
+            surrogate = distill_graphs(self.teacher(model, graph), graph, self.recipe, run)
+        self._data_sets.put(model, ('data set',), ('data set', *self._key), surrogate)
+        return surrogate
+
+    def of_data_set(self, teacher: Teacher) -> Surrogate | None:
+        r"""The latest surrogate that was distilled over a data set, unless the model has changed since."""
+        if teacher.model is None:
+            return None
+        return self._data_sets.get(teacher.model, ('data set',), ('data set', *self._key))
+
+    @property
+    def _data_sets(self) -> SurrogateCache:
+        return _data_sets if self.cache is None else self.cache
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return (self.config.task_level, self.config.mode, self.config.return_type, self.recipe)
+
+    def explains_parts(self, teacher: Teacher) -> bool:
+        r"""Whether each graph of a batch is explained by itself, as there is no surrogate of a data set."""
+        return teacher.level == 'graph' and self.needs_surrogate and self.of_data_set(teacher) is None
+
+    def explain(self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run) -> Explanation:
+        r"""Explains some outputs [B] jointly, given the target of all of them."""
+        if self.explains_parts(teacher) and graph.kwargs.get('batch') is not None:
+            explanation = self._explain_parts(teacher, graph, outputs, target, run)
+        else:
+            explanation = self._explain(teacher, graph, outputs, target, run)
+        if teacher.level == 'graph':
+            explanation.how = self.recipe.how
+        return explanation
+
+    def _explain(self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run) -> Explanation:
+        distilled = self.distilled(teacher, graph, run, target)
+        with torch.no_grad():
+            question, rule = self.goal.question(distilled, outputs, target), self.rule_of(teacher)
+            state = rule.prepare(teacher, graph, distilled, question, run)
+            effects = rule.effects(distilled.decomposition, state, question, run=run)
+            trust = effects.trust or distilled.trust(outputs)
+            explanation = build(distilled.decomposition, question, effects, trust, graph, self.view)
+        warn_if_doubtful(trust, distilled, outputs, self.doubt, question.direction is not None)
+        return explanation
+
+    def _explain_parts(self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run) -> Explanation:
+        r"""Explains some graphs of a batch, each by a surrogate of its own, distilled from copies of it."""
+        found, size = [], num_outputs(graph, teacher.level)
+        for number in outputs.unique().tolist():
+            one, nodes, edges = part(graph, number, size)
+            goal = target.reshape(size, -1)[number : number + 1]
+            goal = goal if self.config.mode == ModelMode.regression and target.dim() > 1 else goal.view(-1)
+            first = torch.zeros(1, dtype=torch.long, device=nodes.device)
+            found.append((self._explain(teacher, one, first, goal, run), nodes, edges))
+        return join_parts(found, graph, self.view)
