@@ -11,7 +11,12 @@ from models import Teacher, explainer, graph
 
 from pyg_dnx import Certificate
 from pyg_dnx.distill.distill import Distilled
-from pyg_dnx.teacher.teacher import query, to_targets
+from pyg_dnx.graph.graph import Graph as Inputs
+from pyg_dnx.results.certificate import judge
+from pyg_dnx.scores.question import Question
+from pyg_dnx.scores.rules import Projection
+from pyg_dnx.teacher.teacher import Answers
+from pyg_dnx.teacher.teacher import Teacher as Asked
 
 quiet = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 ROUNDED = {'rtol': 1e-4, 'atol': 1e-5}
@@ -83,11 +88,18 @@ def judged(mode='multiclass_classification', noise=0.3, scale=1.0):
     surrogate = decomposition.surrogate
     surrogate.report = replace(surrogate.report, mode=mode)
     surrogate.weight, surrogate.bias = scale * surrogate.weight, scale * surrogate.bias
-    decomposition.hidden = scale * decomposition.hidden
+    decomposition = surrogate.on(Inputs(x, edges, {}))
     errors, changes = (torch.randn(40, 3, generator=generator, dtype=torch.float64) * scale * noise for _ in range(2))
     outputs = decomposition.logits + errors
     outputs = outputs if mode == 'regression' else outputs.softmax(dim=1)
-    return Distilled(decomposition, outputs, outputs.argmax(dim=1)), decomposition.evidence + changes
+    return Distilled(decomposition, Answers(outputs, outputs.argmax(dim=1))), decomposition.evidence + changes
+
+
+def certificate(distilled, nodes, evidence, doubt):
+    r"""What explanations of some nodes are worth whose masks leave this ``evidence`` [B, C]."""
+    question, trust = Question(nodes), distilled.trust(nodes)
+    change = Projection().change(distilled, None, question, trust, evidence)
+    return judge(distilled, question, trust, change, doubt)
 
 
 def uneven_graph():
@@ -113,8 +125,8 @@ class Case:
     def by_hand(self, nodes, node_mask, edge_mask):
         algorithm = self.explainer.algorithm
         surrogate = algorithm.distill(self.model, *self.inputs, **self.kwargs)
-        outputs = query(self.model, *self.inputs, self.kwargs)
-        outputs = to_targets(outputs, algorithm.model_config, torch.float64, outputs.device)[0]
+        asked = Asked(self.model, algorithm.model_config)
+        outputs = asked.outputs(Inputs(*self.inputs, self.kwargs)).values
         regression = 'regression' in self.task
         unit = spread(outputs) if regression else 1.0
         before, after = (

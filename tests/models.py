@@ -14,6 +14,7 @@ from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
 from torch_geometric.typing import WITH_TORCH_SPARSE, SparseTensor
 
 from pyg_dnx import DnX, FastDnX, ProbeDnX
+from pyg_dnx.run import Run
 
 CONVS = {
     'gcn': GCNConv,
@@ -141,6 +142,12 @@ def explainer(model, algorithm, task='multiclass raw', explanation_type='model',
         model_config={'mode': mode, 'task_level': 'node', 'return_type': return_type},
         **kwargs,
     )
+
+
+def in_chunks(algorithm, entries, kind=Run):
+    r"""The algorithm, with about so many numbers at a time."""
+    algorithm._run = lambda progress=False: kind(algorithm.max_memory, progress, entries)
+    return algorithm
 
 
 def connected(algorithm, task='multiclass raw', explanation_type='model', node='object', edge=None):

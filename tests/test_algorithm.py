@@ -11,8 +11,9 @@ from torch_geometric.explain.config import ExplainerConfig, ModelConfig
 from torch_geometric.nn import SGConv
 
 from pyg_dnx import DnX, DnXAlgorithm, FastDnX, FastDnXAlgorithm, SurrogateWarning
+from pyg_dnx.graph.graph import Graph
 from pyg_dnx.scores.masks import SCALINGS
-from pyg_dnx.teacher.teacher import query, to_targets
+from pyg_dnx.teacher.teacher import Teacher as Asked
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
@@ -32,9 +33,8 @@ class Case:
         self.adjacency = dense_adjacency(example.edge_index, example.edge_weight, 8)
         self.power = torch.linalg.matrix_power(self.adjacency, 2)
         self.hidden = self.x.double() @ self.surrogate.weight.double()
-        outputs = query(self.model, self.x, self.edge_index, self.kwargs)
-        config = connected(FastDnX(), task).model_config
-        self.outputs = to_targets(outputs, config, torch.float64, outputs.device)[0]
+        asked = Asked(self.model, connected(FastDnX(), task).model_config)
+        self.outputs = asked.outputs(Graph(self.x, self.edge_index, self.kwargs)).values
 
     def carries(self):
         r"""The edges over which a message can reach the explained node."""
@@ -245,10 +245,15 @@ def test_supports(kind):
     config = ExplainerConfig('model', 'object')
     algorithm.connect(config, ModelConfig('multiclass_classification', 'node', 'raw'))
     assert algorithm.supports()
-    for level in ('edge', 'graph'):
-        with pytest.raises(ValueError, match=f"'task_level' must be 'node'.*got '{level}'.*GNNExplainer"):
-            algorithm.connect(config, ModelConfig('multiclass_classification', level, 'raw'))
-        assert not algorithm.supports()
+    for level in ('edge', 'graph', 'node'):
+        algorithm.connect(config, ModelConfig('multiclass_classification', level, 'raw'))
+        assert algorithm.supports()
+    by_removal = kind(how='nodes')
+    by_removal.connect(config, ModelConfig('multiclass_classification', 'graph', 'raw'))
+    for level in ('node', 'edge'):
+        with pytest.raises(ValueError, match=f"'how' must be 'features' at task level '{level}' .got 'nodes'"):
+            by_removal.connect(config, ModelConfig('multiclass_classification', level, 'raw'))
+        assert not by_removal.supports()
     with pytest.raises(ValueError, match=r"'contrast'.*regression"):
         kind(contrast=1).connect(config, ModelConfig('regression', 'node'))
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyg_dnx.trust.bounds import (
+from pyg_dnx.trust.theory import (
     chi_square_quantile,
     local_lipschitz,
     paper_bound,

@@ -2,7 +2,19 @@ r"""What explanations are worth, by hand: dense matrices, and plain Python for t
 
 import pytest
 import torch
-from certificate_case import FLAGS, NUMBERS, ROUNDED, Case, by_hand, compare, is_same, judged, quiet, spread
+from certificate_case import (
+    FLAGS,
+    NUMBERS,
+    ROUNDED,
+    Case,
+    by_hand,
+    certificate,
+    compare,
+    is_same,
+    judged,
+    quiet,
+    spread,
+)
 from helpers import example_graphs, random_decomposition
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +25,7 @@ from torch_geometric.nn import SGConv
 from pyg_dnx import FastDnX, certify
 from pyg_dnx import shared_cache as cache
 from pyg_dnx.distill.distill import Distilled
-from pyg_dnx.results.certificate import certificate
+from pyg_dnx.teacher.teacher import Answers
 
 
 @pytest.mark.parametrize('doubt', [0.05, 0.2, 0.5, 5.0])
@@ -64,7 +76,7 @@ def test_the_bound_holds(seed, size, num_classes):
     decomposition = random_decomposition(example, 1, num_outputs=num_classes)
     outputs = torch.rand(8, num_classes, generator=generator, dtype=torch.float64).softmax(dim=1)
     change = size * torch.randn(8, num_classes, generator=generator, dtype=torch.float64)
-    distilled = Distilled(decomposition, outputs, outputs.argmax(dim=1))
+    distilled = Distilled(decomposition, Answers(outputs, outputs.argmax(dim=1)))
     found = certificate(distilled, torch.arange(8), decomposition.evidence + change, 0.2)
     moved = found.expected_unfaithfulness - 2 * found.distillation_error
     assert bool((moved <= found.mask_bound + 1e-12).all())

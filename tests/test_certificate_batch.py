@@ -1,16 +1,16 @@
 r"""What explanations of many nodes at once are worth: as of each alone, in pieces, interrupted, and saved."""
 
+import copy
 import pickle
 from dataclasses import fields
 
 import pytest
 import torch
 from certificate_case import ROUNDED, Case, compare, is_same, quiet
+from models import in_chunks
 
 from pyg_dnx import Certificate, DnX, FastDnX, NodeExplanations, certify
-from pyg_dnx.graph import rows as propagation
-from pyg_dnx.scores import batch
-from pyg_dnx.scores import rules as directions
+from pyg_dnx.distill.decomposition import Decomposition
 
 SETTINGS = {  # the algorithm, the task, and the type of explanation
     'FastDnX': (FastDnX(), 'multiclass raw', 'model'),
@@ -24,8 +24,9 @@ SETTINGS = {  # the algorithm, the task, and the type of explanation
 INDEX = torch.tensor([3, 5, 0, 6, 0])  # node 6 is alone
 
 
-def explain_top(name, top_k, index=INDEX, **options):
+def explain_top(name, top_k, index=INDEX, entries=None, **options):
     algorithm, task, explanation_type = SETTINGS[name]
+    algorithm = algorithm if entries is None else in_chunks(copy.copy(algorithm), entries)
     case = Case(algorithm, task, 'uneven', explanation_type=explanation_type, edge='object')
     target = torch.arange(8) % 3 if explanation_type == 'phenomenon' else None
     given = {'index': index, 'top_k': top_k, 'target': target, **case.kwargs, **options}
@@ -55,11 +56,9 @@ def test_certificates_of_the_top_judge_a_hard_mask(name, top_k):
 @pytest.mark.parametrize('name', ['FastDnX', 'DnX', 'FastDnX, phenomenon'])
 def test_chunks_change_no_certificate(name, monkeypatch):
     whole = explain_top(name, 3, None)[1].certificate
-    calls, rows_of = [], batch.rows_of
-    monkeypatch.setattr(batch, 'rows_of', lambda *args: calls.append(1) or rows_of(*args))
-    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 12)
-    monkeypatch.setattr(propagation, 'MAX_PADDED_SIZE', 12)
-    found = explain_top(name, 3, None)[1].certificate
+    calls, rows = [], Decomposition.rows
+    monkeypatch.setattr(Decomposition, 'rows', lambda *args: calls.append(1) or rows(*args))
+    found = explain_top(name, 3, None, entries=12)[1].certificate
     assert len(calls) > 2
     assert is_same(found, whole, rtol=1e-3, atol=1e-6)
 
@@ -68,22 +67,21 @@ def test_chunks_change_no_certificate(name, monkeypatch):
 @pytest.mark.parametrize('name', ['FastDnX', 'DnX'])
 def test_certificates_outlive_an_interruption(name, tmp_path, monkeypatch):
     whole = explain_top(name, 3, None)[1].certificate
-    calls, inner_products = [], directions.inner_products
+    calls, scores = [], Decomposition.scores
 
     def interrupted(*args):
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return inner_products(*args)
+        return scores(*args)
 
-    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 12)
-    monkeypatch.setattr(directions, 'inner_products', interrupted)
+    monkeypatch.setattr(Decomposition, 'scores', interrupted)
     with pytest.raises(KeyboardInterrupt):
-        explain_top(name, 3, None, checkpoint=tmp_path / 'folder')
-    found = explain_top(name, 3, None, checkpoint=tmp_path / 'folder')[1].certificate
+        explain_top(name, 3, None, entries=12, checkpoint=tmp_path / 'folder')
+    found = explain_top(name, 3, None, entries=12, checkpoint=tmp_path / 'folder')[1].certificate
     assert is_same(found, whole, rtol=1e-3, atol=1e-6)
     done = len(calls)
-    again = explain_top(name, 3, None, checkpoint=tmp_path / 'folder')[1].certificate
+    again = explain_top(name, 3, None, entries=12, checkpoint=tmp_path / 'folder')[1].certificate
     assert len(calls) == done
     assert is_same(again, found)
 

@@ -9,8 +9,9 @@ from certificate_case import judged
 from models import Ring, explainer, graph
 
 from pyg_dnx import Certificate, FastDnX, SurrogateWarning
+from pyg_dnx.distill.distill import Trust
 from pyg_dnx.results.certificate import VERDICTS
-from pyg_dnx.results.explanation import warn_if_doubtful
+from pyg_dnx.results.warnings import warn_if_doubtful
 
 
 def written(verdict, bias_decides=(False,), expected=(0.25,)):
@@ -135,11 +136,11 @@ def test_doubt_about_many_nodes_is_shown_once(nodes, doubt):
 def test_more_than_a_tenth_must_be_doubtful(mode, reason, count, warns):
     distilled, flags = judged(mode, scale=50.0)[0], torch.arange(10) < count
     assert (distilled.unit > 10) == (mode == 'regression')
-    trust = {
-        'surrogate_agreement': ~flags if reason == 'disagrees' else torch.ones(10, dtype=torch.bool),
-        'distillation_error': (0.09 + 0.02 * flags * (reason == "'distillation_error'")) * distilled.unit,
-        'bias_decides': flags if reason == "'bias_decides'" else torch.zeros(10, dtype=torch.bool),
-    }
+    trust = Trust(
+        surrogate_agreement=~flags if reason == 'disagrees' else torch.ones(10, dtype=torch.bool),
+        distillation_error=(0.09 + 0.02 * flags * (reason == "'distillation_error'")) * distilled.unit,
+        bias_decides=flags if reason == "'bias_decides'" else torch.zeros(10, dtype=torch.bool),
+    )
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter('always')
         warn_if_doubtful(trust, distilled, torch.arange(10), 0.2, False)

@@ -11,9 +11,8 @@ from strategies import graphs
 from torch_geometric.nn import SGConv
 
 from pyg_dnx import FastDnX, certify
-from pyg_dnx.distill.surrogate import Decomposition, Surrogate
-from pyg_dnx.graph.operator import normalized_adjacency
-from pyg_dnx.trust.certify import masked_evidence
+from pyg_dnx.distill.surrogate import Surrogate
+from pyg_dnx.graph.graph import Graph
 
 CLOSE = {'rtol': 1e-6, 'atol': 1e-9}
 FLOWS = ['source_to_target', 'target_to_source']
@@ -23,7 +22,7 @@ def compare_evidence(graph, decomposition, index, masks, rtol=1e-5, atol=1e-6):
     r"""Holds the evidence at each of several lists of nodes against the dense one."""
     dense = dense_masked_evidence(graph, decomposition.surrogate, *masks)
     for nodes in index:
-        found = masked_evidence(decomposition, torch.tensor(nodes), graph.x, *masks)
+        found = decomposition.masked(torch.tensor(nodes), graph.x, *masks)
         assert found.dtype == decomposition.surrogate.weight.dtype
         torch.testing.assert_close(found.double(), dense[nodes], rtol=rtol, atol=atol)
 
@@ -60,13 +59,12 @@ def test_masked_evidence_is_what_pyg_makes_of_a_linear_model(graph, num_hops, fl
     model = SGConv(3, 2, K=num_hops, flow=flow).eval()
     weight, bias = model.lin.weight.T.detach(), model.lin.bias.detach()
     surrogate = Surrogate(weight, bias, num_hops, random_decomposition(graph, 0).surrogate.report, flow)
-    operator = normalized_adjacency(graph.edge_index, graph.edge_weight, graph.x.size(0), torch.float32, flow)
-    decomposition = Decomposition(surrogate, operator, graph.x)
+    decomposition = surrogate.on(Graph(graph.x, graph.edge_index, {'edge_weight': graph.edge_weight}))
     explain = explainer(model, FastDnX())
     for masks in random_masks(graph):
         outputs = explain.get_masked_prediction(graph.x, graph.edge_index, *masks, edge_weight=graph.edge_weight)
         for nodes in [torch.tensor([0]), torch.arange(graph.x.size(0))]:
-            found = masked_evidence(decomposition, nodes, graph.x, *masks) + bias
+            found = decomposition.masked(nodes, graph.x, *masks) + bias
             torch.testing.assert_close(found, outputs[nodes], **ROUNDED)
 
 
