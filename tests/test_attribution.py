@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graphs
 
-from pyg_dnx.distill import tables
+from pyg_dnx.distill import decomposition as tables
+from pyg_dnx.run import Run
 from pyg_dnx.scores import attribution as module
-from pyg_dnx.scores.attribution import Attribution, SmallGraphAttribution, TabulatedAttribution
+from pyg_dnx.scores.attribution import PulledBack, Swept, Tabulated
+from pyg_dnx.scores.question import Question
+from pyg_dnx.scores.rules import Directed
 
 HOPS = st.integers(0, 3)
 CLOSE = {'rtol': 1e-6, 'atol': 1e-9}
@@ -22,12 +25,18 @@ def random_directions(count, seed=2):
 
 def attribute(graph, num_hops, nodes, directions=None, **kwargs):
     directions = random_directions(len(nodes)) if directions is None else directions
-    return Attribution(random_decomposition(graph, num_hops, **kwargs), torch.tensor(nodes), directions)
+    return PulledBack(random_decomposition(graph, num_hops, **kwargs), torch.tensor(nodes), directions)
+
+
+def chosen_for(decomposition, nodes, **options):
+    r"""The attribution that is chosen for some nodes."""
+    effects = Directed(random_directions(len(nodes)))
+    return module.attribute(decomposition, Question(torch.tensor(nodes)), effects, **options)
 
 
 def node_scores(attribution):
     r"""The scores of all nodes, [N]."""
-    scores = attribution.signal.new_zeros(attribution.decomposition.operator.num_nodes)
+    scores = attribution.direction.new_zeros(attribution.decomposition.operator.num_nodes)
     scores[attribution.neighbourhood] = attribution.node_scores()
     return scores
 
@@ -68,7 +77,7 @@ def test_fast_scores_equal_the_definition(graph, num_hops, dtype):
     decomposition = random_decomposition(graph, num_hops, dtype=dtype)
     expected = dense_scores(dense(graph), graph.x, decomposition.surrogate.weight, num_hops)
     for node in torch.arange(graph.x.size(0)):
-        attribution = Attribution(decomposition, node[None], decomposition.evidence[node][None])
+        attribution = PulledBack(decomposition, node[None], decomposition.evidence[node][None])
         assert attribution.node_scores().dtype == dtype
         torch.testing.assert_close(node_scores(attribution).double(), expected[node], rtol=2e-4, atol=2e-4)
 
@@ -124,7 +133,7 @@ def test_one_node_twice_is_one_node_with_twice_the_direction(graph, num_hops):
     direction = random_directions(1)
     single = attribute(graph, num_hops, [0], 2.0 * direction)
     double = attribute(graph, num_hops, [0, 0], direction.repeat(2, 1))
-    torch.testing.assert_close(double.signal, single.signal)
+    torch.testing.assert_close(double.signals, single.signals)
     for step, other in zip(single.steps, double.steps, strict=True):
         assert step.nodes.equal(other.nodes)
         torch.testing.assert_close(step.signal, other.signal)
@@ -148,7 +157,7 @@ def test_names_of_nodes_do_not_matter(graph, num_hops, random):
 def test_flow_equals_the_sum_over_walks(graph, num_hops, nodes):
     nodes = [node % graph.x.size(0) for node in nodes]
     attribution = attribute(graph, num_hops, nodes)
-    expected = walk_flow(graph, num_hops, nodes, random_directions(len(nodes)), attribution.decomposition.hidden)
+    expected = walk_flow(graph, num_hops, nodes, random_directions(len(nodes)), attribution.decomposition.hidden[0])
     operator = attribution.decomposition.operator
     row = torch.arange(operator.num_nodes).repeat_interleave(operator.rowptr.diff())
     found = torch.zeros_like(expected)
@@ -191,7 +200,7 @@ def test_edges_count_in_the_direction_of_messages(graph, kind):
 def test_without_hops_a_node_explains_itself(graph, kind):
     attribution = attribute(graph, 0, [0])
     assert attribution.neighbourhood.tolist() == [0]
-    expected = (attribution.decomposition.hidden[0] * random_directions(1)[0]).sum()
+    expected = (attribution.decomposition.hidden[0][0] * random_directions(1)[0]).sum()
     torch.testing.assert_close(attribution.node_scores()[0], expected)
     scores, inside = attribution.edge_scores(graph.edge_index, kind, node_scores(attribution))
     assert scores.tolist() == [0.0] * graph.edge_index.size(1)
@@ -206,13 +215,13 @@ FLOWS = ['source_to_target', 'target_to_source']
 def both(graph, num_hops, node, **kwargs):
     r"""The scores of one node, by the frontier and by products over the whole graph."""
     arguments = random_decomposition(graph, num_hops, **kwargs), torch.tensor([node]), random_directions(1)
-    return Attribution(*arguments), SmallGraphAttribution(*arguments), TabulatedAttribution(*arguments)
+    return PulledBack(*arguments), Swept(*arguments), Tabulated(*arguments)
 
 
 def compare(graph, general, *others):
     for small in others:
         assert small.neighbourhood.tolist() == general.neighbourhood.tolist()
-        torch.testing.assert_close(small.signal, general.signal, **CLOSE)
+        torch.testing.assert_close(small.signals, general.signals, **CLOSE)
         torch.testing.assert_close(small.node_scores(), general.node_scores(), **CLOSE)
         torch.testing.assert_close(small.attribute_scores(graph.x), general.attribute_scores(graph.x), **CLOSE)
         torch.testing.assert_close(small.feature_scores(graph.x), general.feature_scores(graph.x), **CLOSE)
@@ -241,18 +250,18 @@ def test_products_over_the_whole_graph_are_for_one_node_of_a_small_graph(monkeyp
 
     def chosen(edge_weight, nodes, num_hops=2, **kwargs):
         decomposition = random_decomposition(path._replace(edge_weight=edge_weight), num_hops, **kwargs)
-        return type(module.attribute(decomposition, torch.tensor(nodes), random_directions(len(nodes)), once=True))
+        return type(chosen_for(decomposition, nodes, once=True))
 
-    assert chosen(torch.ones(2), [2]) is SmallGraphAttribution
-    assert chosen(torch.ones(2), [2, 0]) is Attribution
-    assert chosen(torch.tensor([1.0, 0.0]), [2]) is Attribution
-    assert chosen(torch.tensor([1.0, 1e-25]), [2]) is SmallGraphAttribution
-    assert chosen(torch.tensor([1.0, 1e-25]), [2], dtype=torch.float32) is Attribution  # too small once it is squared
-    assert chosen(torch.tensor([1.0, 1e-25]), [2], num_hops=1, dtype=torch.float32) is SmallGraphAttribution
+    assert chosen(torch.ones(2), [2]) is Swept
+    assert chosen(torch.ones(2), [2, 0]) is PulledBack
+    assert chosen(torch.tensor([1.0, 0.0]), [2]) is PulledBack
+    assert chosen(torch.tensor([1.0, 1e-25]), [2]) is Swept
+    assert chosen(torch.tensor([1.0, 1e-25]), [2], dtype=torch.float32) is PulledBack  # too small once it is squared
+    assert chosen(torch.tensor([1.0, 1e-25]), [2], num_hops=1, dtype=torch.float32) is Swept
     monkeypatch.setattr(module, 'SMALL_GRAPH', 5)  # two edges and three self-loops
-    assert chosen(torch.ones(2), [2]) is SmallGraphAttribution
+    assert chosen(torch.ones(2), [2]) is Swept
     monkeypatch.setattr(module, 'SMALL_GRAPH', 4)
-    assert chosen(torch.ones(2), [2]) is Attribution
+    assert chosen(torch.ones(2), [2]) is PulledBack
 
 
 def test_tables_are_for_single_nodes_of_a_graph_where_they_are_small(monkeypatch):
@@ -260,15 +269,15 @@ def test_tables_are_for_single_nodes_of_a_graph_where_they_are_small(monkeypatch
 
     def chosen(nodes, **kwargs):
         decomposition = random_decomposition(path, 2)
-        return type(module.attribute(decomposition, torch.tensor(nodes), random_directions(len(nodes)), **kwargs))
+        return type(chosen_for(decomposition, nodes, **kwargs))
 
     size = 2 * (1 + 3 + 4) * random_directions(1).numel()  # the walks of two steps, self-loops among them
-    monkeypatch.setattr(tables, 'MAX_SIZE', size)
-    assert chosen([2]) is TabulatedAttribution
-    assert chosen([2], once=True) is Attribution
-    assert chosen([2, 0]) is Attribution
-    monkeypatch.setattr(tables, 'MAX_SIZE', size - 1)
-    assert chosen([2]) is Attribution
+    monkeypatch.setattr(tables, 'MAX_TABLE_SIZE', size)
+    assert chosen([2]) is Tabulated
+    assert chosen([2], once=True) is PulledBack
+    assert chosen([2, 0]) is PulledBack
+    monkeypatch.setattr(tables, 'MAX_TABLE_SIZE', size - 1)
+    assert chosen([2]) is PulledBack
 
 
 def test_tables_are_not_pickled(graph):
@@ -284,17 +293,17 @@ def test_tables_are_not_pickled(graph):
 @pytest.mark.parametrize('num_hops', [1, 2])
 def test_edges_without_weight_are_inside(num_hops):
     path = Graph(torch.ones(3, 1), torch.tensor([[0, 1], [1, 2]]), torch.zeros(2))
-    found = module.attribute(random_decomposition(path, num_hops), torch.tensor([2]), random_directions(1))
+    found = chosen_for(random_decomposition(path, num_hops), [2])
     assert found.neighbourhood.tolist() == [0, 1, 2][2 - num_hops :]
     assert sorted(found.edges_inside(path.edge_index).tolist()) == [0, 1][2 - num_hops :]
 
 
 @pytest.mark.parametrize('nodes', [[0], [3, 0, 3]])
 @pytest.mark.parametrize('num_hops', [1, 3])
-def test_flow_in_parts_is_the_whole_flow(graph, num_hops, nodes, monkeypatch):
+def test_flow_in_parts_is_the_whole_flow(graph, num_hops, nodes):
     attribution = attribute(graph, num_hops, [node % graph.x.size(0) for node in nodes])
     expected, whole = attribution.edge_scores(graph.edge_index, 'flow', None)[0], list(attribution.flow())
-    monkeypatch.setattr(module, 'MAX_FLOW_ENTRIES', 1)
+    attribution = PulledBack(attribution.decomposition, attribution.outputs, attribution.direction, Run(entries=1))
     parts = list(attribution.flow())
     assert all(entry.numel() == 1 for entry, _ in parts)
     assert torch.cat([entry for entry, _ in parts]).equal(torch.cat([entry for entry, _ in whole]))
@@ -304,5 +313,5 @@ def test_flow_in_parts_is_the_whole_flow(graph, num_hops, nodes, monkeypatch):
 def test_negative_weights_are_left_to_the_general_way():
     edges, weight = torch.tensor([[0, 1, 0, 2], [1, 3, 2, 3]]), torch.tensor([0.5, 0.5, -0.5, 0.0])
     decomposition = random_decomposition(Graph(torch.randn(4, 2), edges, weight), 2)
-    found = module.attribute(decomposition, torch.tensor([3]), random_directions(1))
+    found = chosen_for(decomposition, [3])
     assert found.neighbourhood.tolist() == [0, 1, 2, 3]

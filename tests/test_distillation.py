@@ -7,9 +7,12 @@ from torch_geometric.explain.config import ModelConfig
 from torch_geometric.nn import SGConv
 
 from pyg_dnx.distill import distill as distillation
-from pyg_dnx.distill.distill import Distilled, Settings, distill
+from pyg_dnx.distill.distill import Distilled, Recipe, distill
 from pyg_dnx.distill.solvers import fit_classifier, fit_regressor, kl_divergence
-from pyg_dnx.scores.attribution import Attribution
+from pyg_dnx.graph.graph import Graph
+from pyg_dnx.run import Run
+from pyg_dnx.scores.attribution import PulledBack
+from pyg_dnx.teacher.teacher import Answers, Teacher
 
 NUM_NODES = 60
 
@@ -37,10 +40,20 @@ def teacher(num_hops, num_outputs, flow='source_to_target', dtype=torch.float64)
     return SGConv(4, num_outputs, K=num_hops, flow=flow).to(dtype)
 
 
-def run(model, mode, hops, ridge=1e-9, flow='source_to_target', return_type='raw', dtype=torch.float64, **kwargs):
-    x, edge_index, _ = inputs(dtype)
-    config = ModelConfig(mode, 'node', return_type)
-    return distill(model, x, edge_index, kwargs, config, Settings(hops, ridge, flow))
+def unknown(model):
+    r"""The same model, of which nobody knows how far it looks."""
+    return Function(lambda *args: model(*args))
+
+
+def distilled_on(x, edge_index, model, mode, hops, ridge=1e-5, num_masks=0, kwargs=None, return_type='raw', **options):
+    r"""The model, distilled to a number of ``hops``, or to one that held-out nodes choose."""
+    teacher = Teacher(model, ModelConfig(mode, 'node', return_type))
+    recipe = Recipe(hops, ridge, num_masks=num_masks)
+    return distill(teacher, Graph(x, edge_index, kwargs or {}), recipe, Run(**options))
+
+
+def run(model, mode, hops, ridge=1e-9, dtype=torch.float64, **options):
+    return distilled_on(*inputs(dtype)[:2], model, mode, hops, ridge, **options)
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
@@ -60,9 +73,9 @@ def test_a_linear_teacher_is_recovered(mode, num_outputs, weighted, flow, dtype)
     x, edge_index, edge_weight = inputs(dtype)
     model = teacher(2, num_outputs, flow, dtype)
     kwargs = {'edge_weight': edge_weight} if weighted else {}
-    distilled = run(model, mode, (2,), flow=flow, dtype=dtype, **kwargs)
+    distilled = run(model, mode, 2, dtype=dtype, kwargs=kwargs)
     assert distilled.surrogate.report.agreement == pytest.approx(1.0, abs=1e-6)
-    assert float(distilled.trust(torch.arange(NUM_NODES))['distillation_error'].max()) < 1e-3
+    assert float(distilled.trust(torch.arange(NUM_NODES)).distillation_error.max()) < 1e-3
 
     theta = torch.cat([model.lin.weight.detach().T, model.lin.bias.detach()[None]]).double()
     if mode == 'binary_classification' and num_outputs == 1:
@@ -77,7 +90,7 @@ def test_a_linear_teacher_is_recovered(mode, num_outputs, weighted, flow, dtype)
     expected = dense_scores(adjacency, x, theta[:-1], 2)
     for node in [0, 7, NUM_NODES - 1]:
         nodes = torch.tensor([node])
-        attribution = Attribution(distilled.decomposition, nodes, distilled.decomposition.evidence[nodes])
+        attribution = PulledBack(distilled.decomposition, nodes, distilled.decomposition.evidence[nodes])
         found = torch.zeros(NUM_NODES, dtype=torch.float64)
         found[attribution.neighbourhood] = attribution.node_scores().double()
         torch.testing.assert_close(found, expected[node], rtol=0.0, atol=3e-3 * float(expected[node].abs().max()))
@@ -88,25 +101,24 @@ def test_return_types_distil_alike(return_type):
     model = teacher(1, 3)
     activation = torch.nn.Softmax(dim=1) if return_type == 'probs' else torch.nn.LogSoftmax(dim=1)
     model.register_forward_hook(lambda module, args, output: activation(output))
-    converted = run(model, 'multiclass_classification', (1,), return_type=return_type)
-    raw = run(teacher(1, 3), 'multiclass_classification', (1,))
+    converted = run(model, 'multiclass_classification', 1, return_type=return_type)
+    raw = run(teacher(1, 3), 'multiclass_classification', 1)
     torch.testing.assert_close(converted.surrogate.weight, raw.surrogate.weight)
 
 
 def test_a_shift_of_all_classes_changes_nothing():
-    plain = run(teacher(1, 3), 'multiclass_classification', (1,), ridge=1e-4)
+    plain = run(teacher(1, 3), 'multiclass_classification', 1, ridge=1e-4)
     model = Function(lambda x, edge_index: teacher(1, 3)(x, edge_index) + 10.0 * x[:, :1])
-    shifted = run(model, 'multiclass_classification', (1,), ridge=1e-4)
+    shifted = run(model, 'multiclass_classification', 1, ridge=1e-4)
     torch.testing.assert_close(shifted.surrogate.weight, plain.surrogate.weight)
     torch.testing.assert_close(shifted.surrogate.bias, plain.surrogate.bias)
 
 
 @pytest.mark.parametrize('chunk', [2**16, 7])
-def test_report_says_how_well_classes_are_followed(chunk, monkeypatch):
-    monkeypatch.setattr(distillation, 'KL_CHUNK', chunk)
+def test_report_says_how_well_classes_are_followed(chunk):
     model = Function(lambda x, edge_index: torch.stack([x[:, 0] * x[:, 1], x[:, 2].abs(), x[:, 3].sin()], dim=1))
     start = time.perf_counter()
-    distilled = run(model, 'multiclass_classification', (2,), ridge=1e-2)
+    distilled = run(model, 'multiclass_classification', 2, ridge=1e-2, entries=chunk)
     assert 0.0 < distilled.surrogate.report.seconds <= time.perf_counter() - start
     report, surrogate = distilled.surrogate.report, distilled.surrogate
     x, edge_index, _ = inputs()
@@ -122,7 +134,7 @@ def test_report_says_how_well_classes_are_followed(chunk, monkeypatch):
 
 def test_report_says_how_well_values_are_followed():
     model = Function(lambda x, edge_index: x[:, :2] + x[:, 2:].abs())
-    distilled = run(model, 'regression', (0,), ridge=1e-2)
+    distilled = run(model, 'regression', 0, ridge=1e-2)
     x, edge_index, _ = inputs()
     error = distilled.surrogate(x, edge_index) - model(x, edge_index)
     spread = model(x, edge_index) - model(x, edge_index).mean(dim=0)
@@ -136,9 +148,9 @@ def test_report_says_how_well_values_are_followed():
 
 @pytest.mark.parametrize('value', [0.0, 1e3, 1e9 / 3.0])
 def test_a_constant_output_is_followed(value):
-    distilled = run(Function(lambda x, edge_index: torch.full_like(x[:, 0], value)), 'regression', (1,))
+    distilled = run(Function(lambda x, edge_index: torch.full_like(x[:, 0], value)), 'regression', 1)
     assert distilled.surrogate.report.agreement == pytest.approx(1.0)
-    assert bool(distilled.trust(torch.arange(NUM_NODES))['surrogate_agreement'].all())
+    assert bool(distilled.trust(torch.arange(NUM_NODES)).surrogate_agreement.all())
 
 
 @pytest.mark.parametrize('mode', ['multiclass_classification', 'regression'])
@@ -146,11 +158,11 @@ def test_a_constant_output_is_followed(value):
 def test_trust_is_judged_by_outputs(mode, room, monkeypatch):
     x, edge_index, _ = inputs()
     model = Function(lambda x, edge_index: 0.1 * torch.stack([x[:, 0] ** 3, x[:, 1].exp(), x[:, 2] * x[:, 3]], dim=1))
-    distilled = run(model, mode, (1,), ridge=1e-2)
+    distilled = run(model, mode, 1, ridge=1e-2)
     monkeypatch.setattr(distillation, 'MAX_TRUST_SIZE', distilled.outputs.numel() + room)
     nodes = torch.tensor([5, 0, 59, 17, 5, 30, 31, 32, 33, 34])
     found, logits, outputs = distilled.trust(nodes), distilled.surrogate(x, edge_index), model(x, edge_index)
-    assert ('_trust' in vars(distilled)) == (room == 0)
+    assert ('_everywhere' in vars(distilled)) == (room == 0)
     if mode == 'regression':
         error = (logits - outputs).norm(dim=1)
         agreement, by_bias = error <= distilled.spread, torch.zeros(NUM_NODES, dtype=torch.bool)
@@ -162,19 +174,20 @@ def test_trust_is_judged_by_outputs(mode, room, monkeypatch):
         assert 0 < int(by_bias[nodes].sum()) < 10
         assert distilled.unit == 1.0
     assert 0 < int(agreement[nodes].sum()) < 10
-    torch.testing.assert_close(found['distillation_error'], error[nodes])
-    assert found['surrogate_agreement'].equal(agreement[nodes])
-    assert found['bias_decides'].equal(by_bias[nodes])
+    torch.testing.assert_close(found.distillation_error, error[nodes])
+    assert found.surrogate_agreement.equal(agreement[nodes])
+    assert found.bias_decides.equal(by_bias[nodes])
 
 
 @pytest.mark.parametrize('num_masks', [0, 2])
 def test_large_problems_keep_single_precision(num_masks, monkeypatch):
     x, edge_index, _ = inputs(torch.float32)
-    config, settings = ModelConfig('regression', 'node'), Settings((1,), 1e-5, 'source_to_target', num_masks)
     found = []
     for room in [0, -1]:
         monkeypatch.setattr(distillation, 'PRECISE_MAX_SIZE', (1 + num_masks) * x.numel() + room)
-        distilled = distill(teacher(1, 2, dtype=torch.float32), x, edge_index, {}, config, settings)
+        distilled = distilled_on(
+            x, edge_index, teacher(1, 2, dtype=torch.float32), 'regression', 1, num_masks=num_masks
+        )
         found.append(distilled.outputs.dtype)
     assert found == [torch.float64, torch.float32]
 
@@ -187,7 +200,7 @@ def test_held_out_nodes_find_the_number_of_hops(num_hops, mode, num_outputs):
     else:
         linear = torch.nn.Linear(4, num_outputs).double()
         model = Function(lambda x, edge_index: linear(x))
-    surrogate = run(model, mode, (0, 1, 2, 3), ridge=1e-6).surrogate
+    surrogate = run(unknown(model), mode, None, ridge=1e-6).surrogate
     assert surrogate.num_hops == num_hops
     assert list(surrogate.report.held_out) == [0, 1, 2, 3]
     assert min(surrogate.report.held_out, key=surrogate.report.held_out.get) == num_hops
@@ -202,11 +215,11 @@ def test_of_hops_that_are_as_good_the_fewest(scale, losses, expected, monkeypatc
     found = {hops: rounding * loss for hops, loss in enumerate(losses)}
     monkeypatch.setattr(distillation, '_held_out_loss', lambda *arguments: found)
     model = Function(lambda x, edge_index: torch.full_like(x[:, :2], scale))
-    assert run(model, 'regression', tuple(found)).surrogate.num_hops == expected
+    assert run(model, 'regression', None).surrogate.num_hops == expected
 
 
 def test_hops_of_a_model_that_returns_zero():
-    assert run(Function(lambda x, edge_index: 0.0 * x), 'regression', (0, 1)).surrogate.num_hops == 0
+    assert run(Function(lambda x, edge_index: 0.0 * x), 'regression', None).surrogate.num_hops == 0
 
 
 @pytest.mark.parametrize('mode', ['multiclass_classification', 'regression'])
@@ -215,7 +228,7 @@ def test_a_fifth_of_the_nodes_is_held_out(mode, limit, monkeypatch):
     monkeypatch.setattr(distillation, 'MAX_NODES_TO_CHOOSE_HOPS', limit)
     x, edge_index, _ = inputs()
     model = Function(lambda x, edge_index: x[:, :2] + x[:, 2:].abs())
-    distilled = run(model, mode, (0, 2), ridge=1e-2)
+    distilled = run(model, mode, None, ridge=1e-2)
     order = torch.randperm(NUM_NODES, generator=torch.Generator().manual_seed(0))[:limit]
     held, kept = order.tensor_split([max(1, len(order) // 5)])
     for num_hops, loss in distilled.surrogate.report.held_out.items():
@@ -232,16 +245,15 @@ def test_a_fifth_of_the_nodes_is_held_out(mode, limit, monkeypatch):
 
 def test_no_progress_is_shown_unless_asked_for(capsys, monkeypatch):
     monkeypatch.setattr('pyg_dnx.distill.solvers.NEWTON_MAX_SIZE', 0)
-    run(teacher(1, 3), 'multiclass_classification', (0, 1))
+    run(teacher(1, 3), 'multiclass_classification', 'auto')
     assert capsys.readouterr().err == ''
 
 
 @pytest.mark.parametrize('num_nodes', [1, 2])
 def test_few_nodes_can_choose_hops(num_nodes):
     model = teacher(1, 3)
-    config = ModelConfig('multiclass_classification', 'node', 'raw')
-    settings = Settings((0, 1), 1e-5, 'source_to_target')
-    distilled = distill(model, inputs()[0][:num_nodes], inputs()[1][:, :0], {}, config, settings)
+    x, edge_index, _ = inputs()
+    distilled = distilled_on(x[:num_nodes], edge_index[:, :0], model, 'multiclass_classification', 'auto')
     assert distilled.surrogate.num_hops in (0, 1)
     losses = distilled.surrogate.report.held_out.values()
     assert all((loss > 1e-3) == (num_nodes > 1) for loss in losses)  # a single node is not held out
@@ -249,27 +261,24 @@ def test_few_nodes_can_choose_hops(num_nodes):
 
 @pytest.mark.parametrize('mode', ['multiclass_classification', 'regression'])
 def test_ties_go_to_the_fewest_hops(mode):
-    settings = Settings((0, 1, 2, 3), 1e-5, 'source_to_target')
     for first in range(12):  # of two nodes, one is held out, and all hops foretell the other's
         x, edges = inputs()[0][first : first + 2], torch.tensor([[0, 1], [1, 0]])
-        assert distill(teacher(1, 3), x, edges, {}, ModelConfig(mode, 'node', 'raw'), settings).surrogate.num_hops == 0
+        assert distilled_on(x, edges, unknown(teacher(1, 3)), mode, None).surrogate.num_hops == 0
 
 
 def test_distilling_leaves_random_state_alone():
     model = teacher(1, 3)
     state = torch.random.get_rng_state()
-    first = run(model, 'multiclass_classification', (0, 1))
+    first = run(model, 'multiclass_classification', 'auto')
     assert torch.random.get_rng_state().equal(state)
-    assert run(model, 'multiclass_classification', (0, 1)).surrogate.weight.equal(first.surrogate.weight)
+    assert run(model, 'multiclass_classification', 'auto').surrogate.weight.equal(first.surrogate.weight)
 
 
 def test_integer_features_are_distilled_in_single_precision():
     model = teacher(1, 3, dtype=torch.float32)
     convert = Function(lambda x, edge_index: model(x.float(), edge_index))
     x, edge_index, _ = inputs()
-    config = ModelConfig('multiclass_classification', 'node', 'raw')
-    settings = Settings((1,), 1e-6, 'source_to_target')
-    distilled = distill(convert, (3.0 * x).long(), edge_index, {}, config, settings)
+    distilled = distilled_on((3.0 * x).long(), edge_index, convert, 'multiclass_classification', 1, ridge=1e-6)
     assert distilled.surrogate.weight.dtype == torch.float32
     assert distilled.surrogate.report.agreement == 1.0
 
@@ -299,5 +308,5 @@ def flipped(count):
     ],
 )
 def test_predicts_recognises_the_distilled_model(old, new, expected):
-    distilled = Distilled(None, old.double().view(-1, 1), old)
+    distilled = Distilled(None, Answers(old.double().view(-1, 1), old))
     assert distilled.predicts(new) is expected

@@ -8,7 +8,9 @@ from models import Teacher, Versatile, connected, evaluations, explainer, graph
 from pyg_dnx import DnX, FastDnX, Surrogate, bound, certify, probe_masks, shared_cache, trust_report
 from pyg_dnx.distill.solvers import fit_regressor, fit_stacked
 from pyg_dnx.graph.features import Features
-from pyg_dnx.teacher.teacher import query, to_targets
+from pyg_dnx.graph.graph import Graph
+from pyg_dnx.teacher.outputs import to_targets
+from pyg_dnx.teacher.teacher import Teacher as Asked
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
@@ -36,7 +38,9 @@ class Case:
 
     def raw(self, num_masks=8):
         masks = probe_masks(self.x.size(0), num_masks)
-        return torch.stack([query(self.model, self.x * mask[:, None], self.edge_index, self.kwargs) for mask in masks])
+        asked = Asked(self.model, connected(FastDnX(), self.task).model_config)
+        given = Graph(self.x, self.edge_index, self.kwargs)
+        return torch.stack([asked.query(given, self.x * mask[:, None]) for mask in masks])
 
     def targets(self, num_masks=8):
         r"""The model's outputs less 1 / C for the whole graph and each mask, [1 + K, N, C]."""
