@@ -5,9 +5,11 @@ from pyg_dnx.distill.cache import SurrogateCache, shared_cache
 from pyg_dnx.distill.surrogate import Report, Surrogate
 from pyg_dnx.explainers.dnx import DnXAlgorithm
 from pyg_dnx.explainers.fastdnx import FastDnXAlgorithm
+from pyg_dnx.explainers.many_of import explain_graphs, explain_links, explain_nodes
 from pyg_dnx.explainers.probednx import ProbeDnXAlgorithm
 from pyg_dnx.results.certificate import Certificate
-from pyg_dnx.results.node_explanations import NodeExplanations
+from pyg_dnx.results.graph_explanations import GraphExplanations
+from pyg_dnx.results.node_explanations import LinkExplanations, NodeExplanations
 from pyg_dnx.results.warnings import SurrogateWarning
 from pyg_dnx.teacher.probes import probe_masks
 from pyg_dnx.trust.measure import Check, check
@@ -29,6 +31,8 @@ __all__ = [
     'DnXAlgorithm',
     'FastDnX',
     'FastDnXAlgorithm',
+    'GraphExplanations',
+    'LinkExplanations',
     'NodeExplanations',
     'ProbeDnX',
     'ProbeDnXAlgorithm',
@@ -40,6 +44,9 @@ __all__ = [
     'bound',
     'certify',
     'check',
+    'explain_graphs',
+    'explain_links',
+    'explain_nodes',
     'plot',
     'probe_masks',
     'shared_cache',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
@@ -74,6 +74,17 @@ def contrast(value: Any) -> int | str | None:
     if value < 0:
         raise ValueError(f"'contrast' must be a class from 0 on (got {value}): pass the class to compare with")
     return int(value)
+
+
+def names(argument: str, value: Any) -> Any:
+    r"""Names by number: a sequence, a dict, or ``None``; of a heterogeneous graph, a dict of these by node type."""
+    if value is None or (isinstance(value, (Mapping, Sequence)) and not isinstance(value, str)):
+        return value
+    if hasattr(value, 'tolist'):  # of NumPy and pandas
+        return [str(item) for item in value.tolist()]
+    raise TypeError(
+        f"'{argument}' must be a list or a dict of names (got {_short(value)}): pass a name for each number"
+    )
 
 
 def known(explainer: type, given: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@ r"""What all explainers share: inputs, distillation, one explanation and many, f
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, cast
 
@@ -40,6 +40,8 @@ from pyg_dnx.scores.question import Goal, outputs_of
 from pyg_dnx.scores.rules import Rule
 from pyg_dnx.teacher.teacher import Teacher
 
+Names = Sequence[str] | Mapping[Any, Any] | None
+
 
 class DistillAndExplain(ExplainerAlgorithm):
     r"""What all explainers share: distil once, explain many times. For the arguments, see FastDnX."""
@@ -66,10 +68,16 @@ class DistillAndExplain(ExplainerAlgorithm):
         how: str | None = None,
         pair_argument: str = 'edge_label_index',
         filter: str = 'sgc',
+        class_names: Names = None,
+        feature_names: Names = None,
+        node_names: Names = None,
         **unknown: Any,
     ) -> None:
         super().__init__()
         options.known(type(self), unknown)
+        self.class_names = options.names('class_names', class_names)
+        self.feature_names = options.names('feature_names', feature_names)
+        self.node_names = options.names('node_names', node_names)
         self.filter = options.choice('filter', filter, tuple(FILTERS))
         if not isinstance(pair_argument, str):
             raise TypeError(
@@ -348,7 +356,8 @@ class DistillAndExplain(ExplainerAlgorithm):
 
     def _view(self) -> View:
         config = self.explainer_config
-        return View(config.node_mask_type, config.edge_mask_type, self.edge_score, self.mask)
+        names = (self.class_names, self.feature_names, self.node_names)
+        return View(config.node_mask_type, config.edge_mask_type, self.edge_score, self.mask, *names)
 
     def __repr__(self) -> str:
         return f'{type(self).__name__}({", ".join(f"{name}={getattr(self, name)!r}" for name in self._options)})'

@@ -42,6 +42,15 @@ class FastDnXAlgorithm(DistillAndExplain):
             are blanked, which takes an evaluation for each mask. Hops are chosen as for ``'paper'``. For regression,
             the two differ in the masks only. (default: ``'paper'``)
         num_masks (int): The number of masks for ``'masked'``. (default: ``8``)
+        how (str, optional): What masks take away: ``'features'`` blanks the features of nodes, ``'nodes'`` removes
+            them with their edges. (default: ``'features'``, and ``'nodes'`` at graph level)
+        pair_argument (str): The model's argument that holds the pairs of nodes, at edge level.
+            (default: ``'edge_label_index'``)
+        filter (str): The surrogate's powers of :math:`\tilde{A}`: ``'sgc'`` has the last alone, as in the paper,
+            ``'sign'`` all, with weights of their own, and ``'ppr'`` all, with those of personalised PageRank.
+            (default: ``'sgc'``)
+        class_names, feature_names, node_names (list or dict, optional): What to call them in pictures, pages and
+            tables. (default: their numbers)
     """
 
     def _rule(self, teacher: Teacher) -> Projection:

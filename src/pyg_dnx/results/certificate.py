@@ -2,7 +2,8 @@ r"""What an explanation is worth, as far as the surrogate can tell: numbers, a v
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,6 +54,16 @@ class Certificate:
     num_hops: int
     ridge: float
     probe_r2: Tensor | None = None
+
+    def at(self, places: Tensor) -> Certificate:
+        r"""The same for some of the explained nodes."""
+        size = self.index.size(0)
+        rows: dict[str, Any] = {
+            name: value[places]
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor) and value.dim() > 0 and value.size(0) == size
+        }
+        return replace(self, **rows)
 
     def __str__(self) -> str:
         if self.index.numel() == 1:

@@ -2,7 +2,8 @@ r"""From an attribution to a PyG :class:`~torch_geometric.explain.Explanation`."
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,19 +19,42 @@ from pyg_dnx.scores.question import Question
 from pyg_dnx.scores.rules import Effects
 
 
+class ShownExplanation(Explanation):
+    r"""PyG's explanation, shown as its page in a notebook."""
+
+    def _repr_html_(self) -> str:
+        from pyg_dnx.view.html import notebook_html
+
+        return notebook_html(self)
+
+
 class View(NamedTuple):
-    r"""What the user wants to see."""
+    r"""What the user wants to see, and by which names."""
 
     node_mask_type: MaskType | None
     edge_mask_type: MaskType | None
     edge_score: str
     mask: str
+    class_names: Sequence[str] | Mapping[Any, Any] | None = None
+    feature_names: Sequence[str] | Mapping[Any, Any] | None = None
+    node_names: Sequence[str] | Mapping[Any, Any] | None = None
+
+    @property
+    def names(self) -> dict[str, Any]:
+        r"""The names that are given; of classes and features by number, as lists might be taken for those of nodes."""
+        found: dict[str, Any] = {}
+        for name in ('class_names', 'feature_names', 'node_names'):
+            value = getattr(self, name)
+            if value is not None:
+                is_list = name != 'node_names' and not isinstance(value, Mapping)
+                found[name] = dict(enumerate(value)) if is_list else value
+        return found
 
 
 def join_parts(found: list[tuple[Explanation, Tensor, Tensor]], graph: Graph, view: View) -> Explanation:
     r"""One explanation of a batch, of those of its graphs, given the ids of their nodes and edges in it."""
     joined: dict[str, Tensor] = {}
-    for name in found[0][0].to_dict():
+    for name in found[0][0].to_dict().keys() - view.names.keys():
         values = [explanation[name] for explanation, *_ in found]
         if name == 'feature_score' or (name == 'node_mask' and view.node_mask_type == MaskType.common_attributes):
             joined[name] = torch.stack(values).sum(dim=0)
@@ -43,7 +67,7 @@ def join_parts(found: list[tuple[Explanation, Tensor, Tensor]], graph: Graph, vi
             joined[name] = torch.cat(values)
     if view.node_mask_type == MaskType.common_attributes:
         joined['node_mask'] = to_mask(joined['feature_score'], None, view.mask, joined['node_mask'].dtype)[None]
-    return Explanation().update(joined)
+    return ShownExplanation().update({**joined, **view.names})
 
 
 def build(
@@ -77,4 +101,5 @@ def build(
         found['edge_score'], inside = attribution.edge_scores(graph.edge_index, view.edge_score, node_score)
         edge_parts = None if parts is None else parts[graph.edge_index[0]]
         found['edge_mask'] = to_mask(found['edge_score'], inside, view.mask, dtype, edge_parts)
-    return Explanation().update(found)  # as Explanation(**found), in half the time
+    # As ShownExplanation(**found, **names), in half the time.
+    return ShownExplanation().update({**found, **view.names})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from pyg_dnx.distill.distill import Trust
 from pyg_dnx.distill.surrogate import Surrogate
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.rows import Rows
-from pyg_dnx.results.certificate import Certificate
+from pyg_dnx.results.certificate import VERDICTS, Certificate
 from pyg_dnx.results.explanation import View, build
 from pyg_dnx.scores.batch import highest
 from pyg_dnx.scores.probe_rule import rule_from_dict
@@ -29,6 +29,7 @@ from pyg_dnx.scores.rules import Rule
 
 if TYPE_CHECKING:
     import pandas as pd
+    from typing_extensions import Self
 
 _ROWS_AT_A_TIME = 2**16
 
@@ -89,6 +90,9 @@ class NodeExplanations:
         self.bias_decides = trust.bias_decides
         self.probe_r2 = trust.probe_r2
         self.certificate = certificate
+        self.class_names: Any = request.view.class_names
+        self.feature_names: Any = request.view.feature_names
+        self.node_names: Any = request.view.node_names
         self._top = top
         self._trust = trust
         self._request = request
@@ -118,9 +122,49 @@ class NodeExplanations:
             return None
         return target.view(-1)[self.index]
 
-    def __getitem__(self, b: int) -> Explanation:
+    def for_node(self, node: int) -> Explanation:
+        r"""The explanation of a node, by its id."""
+        found = (self.index == int(node)).nonzero().view(-1)
+        if found.numel() == 0:
+            raise KeyError(
+                f"'node' must be one of the {len(self)} explained nodes (got {node!r}): see 'index', or explain it"
+            )
+        return cast(Explanation, self[int(found[0])])
+
+    def with_verdict(self, *verdicts: str) -> Self:
+        r"""The explanations with one of some verdicts: ``'trustworthy'``, ``'doubtful'`` or ``'not explained'``."""
+        if self.certificate is None:
+            raise ValueError("'certificate' must be known to filter by verdict (got None): explain with 'top_k'")
+        short = tuple(name.removesuffix(' by this surrogate') for name in VERDICTS)
+        chosen = [short.index(options.choice('verdicts', verdict, short)) for verdict in verdicts]
+        codes = torch.tensor(chosen, device=self.index.device)
+        return self._at(torch.isin(self.certificate.verdict, codes).nonzero().view(-1))
+
+    def _at(self, places: Tensor) -> Self:
+        r"""Some of the explanations."""
+        scores = None
+        if self.scores is not None:
+            scores = _rows(self.scores).take(places).matrix(self.scores.size(1))
+        top = None if self._top is None else tuple(kept[places] for kept in self._top)
+        certificate = None if self.certificate is None else self.certificate.at(places)
+        request = replace(self._request, question=self._request.question.at(places))
+        return type(self)(scores, top, self._trust.at(places), certificate, request, self._place)
+
+    @overload
+    def __getitem__(self, b: int) -> Explanation: ...
+
+    @overload
+    def __getitem__(self, b: slice | list[int] | Tensor) -> Self: ...
+
+    def __getitem__(self, b: int | slice | list[int] | Tensor) -> Explanation | Self:
+        if isinstance(b, (slice, list, Tensor)):
+            every = torch.arange(len(self), device=self.index.device)
+            return self._at(every[b].view(-1))
         if not isinstance(b, int):
-            raise TypeError(f'explanations are indexed by an int (got {b!r}): explain the nodes you want, or loop')
+            raise TypeError(
+                f'explanations are indexed by an int, a slice or a tensor (got {b!r}): for that of a node, use '
+                f"'for_node'"
+            )
         if not -len(self) <= b < len(self):
             raise IndexError(f'there are explanations 0 to {len(self) - 1} (got {b}): see their nodes in `index`')
         if self._place is None:
@@ -149,6 +193,25 @@ class NodeExplanations:
     def __repr__(self) -> str:
         kept = '' if self._top is None else f', top_k={self._top[0].size(1)}'
         return f'NodeExplanations({len(self)} nodes{kept})'
+
+    def _repr_html_(self) -> str:
+        from pyg_dnx.view.html import batch_html
+
+        return batch_html(self)
+
+    def __str__(self) -> str:
+        lines, size = [repr(self)], min(5, len(self))
+        certificate = self.certificate
+        nodes, scores = self[:size].top_k(1 if self._top is not None and self._top[0].size(1) == 1 else 2)
+        for b in range(size):
+            best = ', '.join(
+                f'{j} ({s:+.3g})' for j, s in zip(nodes[b].tolist(), scores[b].tolist(), strict=True) if j >= 0
+            )
+            verdict = '' if certificate is None else f'; {VERDICTS[int(certificate.verdict[b])]}'
+            lines.append(f'  node {int(self.index[b])}: {best}{verdict}')
+        if size < len(self):
+            lines.append(f'  … and {len(self) - size:,} more')
+        return '\n'.join(lines)
 
     def _tables(self) -> Iterator[dict[str, np.ndarray]]:
         r"""The table of all scores, some explained nodes at a time."""
