@@ -37,7 +37,7 @@ TESTS = {
     'distill.cache': 'cache_state cache_attributes cache_sharing cache checks checks_options',
     'distill.distill': 'distillation masked_distillation teacher teacher_outputs',
     'distill.state': 'cache_attributes cache_state cache',
-    'distill.lbfgs': 'lbfgs solvers',
+    'distill.newton': 'newton solvers',
     'files': 'files node_explanations surrogate',
     'graph.rows': 'propagation adjacency batch mkl',
     'scores.simplex': 'simplex algorithm batch',
@@ -92,7 +92,7 @@ def run(module: str, source: str, tests: str) -> None:
     quick = settings(max_examples=50, derandomize=True, deadline=None, phases=[Phase.explicit, Phase.generate])
     settings.register_profile('mutation', quick)
     options = '-x -q -n 0 --tb=no --assert=plain -p no:cacheprovider --hypothesis-profile=mutation'
-    os._exit(int(pytest.main([*options.split(), f'tests/test_{tests}.py'])))
+    os._exit(int(pytest.main([*options.split(), *map(str, (ROOT / 'tests').rglob(f'test_{tests}.py'))])))
 
 
 def survives(module: str, source: str, tests: str) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from pyg_dnx import ProbeDnX
 from pyg_dnx.datasets import MotifDataset
 
-sys.path.insert(0, str(Path(__file__).parents[1] / 'evaluation'))
+sys.path.insert(0, str(Path(__file__).parents[2] / 'evaluation'))
 import explainers
 import page
 import run
@@ -20,7 +20,7 @@ import summary
 import teachers
 from recipe import distill_by_recipe
 
-DOCS = Path(__file__).parents[1] / 'docs'
+DOCS = Path(__file__).parents[2] / 'docs'
 
 
 @pytest.mark.parametrize('name', [name for name in page.PAGES if (DOCS / f'{name}.json').exists()])

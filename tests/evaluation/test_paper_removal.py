@@ -14,7 +14,7 @@ from torch_geometric.utils import is_undirected
 
 from pyg_dnx.datasets import MotifDataset
 
-sys.path.insert(0, str(Path(__file__).parents[1] / 'evaluation'))
+sys.path.insert(0, str(Path(__file__).parents[2] / 'evaluation'))
 import explainers
 import feature_explainers
 import intervals

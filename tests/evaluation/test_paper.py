@@ -18,7 +18,7 @@ from torch_geometric.utils import to_dense_adj
 
 from pyg_dnx.datasets import MotifDataset, node_truth
 
-sys.path.insert(0, str(Path(__file__).parents[1] / 'evaluation'))
+sys.path.insert(0, str(Path(__file__).parents[2] / 'evaluation'))
 import explainers
 import intervals
 import measures

@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import SGConv
 from torch_geometric.utils import contains_self_loops, degree, is_undirected
 
-sys.path.insert(0, str(Path(__file__).parents[1] / 'evaluation'))
+sys.path.insert(0, str(Path(__file__).parents[2] / 'evaluation'))
 import evidence
 import explainers
 import page

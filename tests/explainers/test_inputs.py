@@ -273,7 +273,7 @@ SCRIPT = textwrap.dedent("""
 def test_two_processes_agree_and_neither_warns():
     command = [sys.executable, '-W', 'error::UserWarning', '-c', SCRIPT]
     pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, 'text': True}
-    processes = [subprocess.Popen(command, cwd=Path(__file__).parent, **pipes) for _ in range(2)]
+    processes = [subprocess.Popen(command, cwd=Path(__file__).parents[1], **pipes) for _ in range(2)]
     (first, problem), (second, _) = (process.communicate() for process in processes)
     assert len(first.strip()) == 64, problem
     assert first == second

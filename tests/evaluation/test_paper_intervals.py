@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch_geometric.explain import metric
 
-sys.path.insert(0, str(Path(__file__).parents[1] / 'evaluation'))
+sys.path.insert(0, str(Path(__file__).parents[2] / 'evaluation'))
 import intervals
 import metrics
 import store
