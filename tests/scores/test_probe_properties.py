@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from models import Teacher, connected, explainer
 from probe_case import ProbeCase
+from pyg_dnx.scores.local_attribution import LocalAttribution
 from strategies import graphs
 from torch_geometric.nn import GCNConv, SGConv
 
@@ -16,7 +17,6 @@ from pyg_dnx import ProbeDnX
 from pyg_dnx.graph import rows as propagation
 from pyg_dnx.scores import batch, probe_rule
 from pyg_dnx.scores.attribution import Attribution
-from pyg_dnx.scores.local_attribution import LocalAttribution
 from pyg_dnx.teacher.probes import GOLDEN
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
