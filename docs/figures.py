@@ -84,11 +84,13 @@ WAY = [
 ]
 
 
-def module_map() -> list[tuple[str, str, list[str]]]:
-    r"""The packages in the table of docs/modules.md, in its order: name, what it does, modules."""
-    text = (Path(__file__).parent / 'modules.md').read_text(encoding='utf-8')
-    rows = re.findall(r'^\| `?(\w+)`? \| (.*?) \| ((?:`\w+` ?)+)\|$', text, re.MULTILINE)
-    return [(name, does, re.findall(r'\w+', modules)) for name, does, modules in rows]
+def module_map() -> list[tuple[str, list[str]]]:
+    r"""The packages in the table of docs/modules.md, in its order, with their modules."""
+    docs = Path(__file__).parent
+    table = (docs / 'modules.md').read_text(encoding='utf-8').split('| folder |')[0]
+    names = re.findall(r'^\| `?(\w+)`? \| ', table, re.MULTILINE)[1:]
+    folders = {name: docs.parent / 'src' / 'pyg_dnx' / ('' if name == 'top' else name) for name in names}
+    return [(name, sorted(path.stem for path in folders[name].glob('[!_]*.py'))) for name in names]
 
 
 def draw_boxes(axes: Axes, boxes: list[Box]) -> None:
@@ -136,7 +138,7 @@ def draw_modules() -> Figure:
     packages = module_map()
     figure, axes = blank(10.2, 0.72 * len(packages) + 0.1)
     colors = {'graph': BLUE, 'teacher': BLUE, 'distill': BLUE, 'scores': GREEN, 'results': ORANGE, 'explainers': ORANGE}
-    for number, (name, _, modules) in enumerate(packages):
+    for number, (name, modules) in enumerate(packages):
         y = 0.72 * (len(packages) - number - 1) + 0.12
         style = {'boxstyle': 'round,pad=0,rounding_size=0.08', 'edgecolor': GREY}
         axes.add_patch(FancyBboxPatch((0.5, y), 9.5, 0.56, facecolor=colors.get(name, GREY_FILL), **style))

@@ -1,4 +1,4 @@
-r"""The pages: every Python block runs, every link leads somewhere, and every name and module is on its page.
+r"""The pages: every Python block runs, every link leads somewhere, and every name is on its page.
 
 The blocks of a page run in their order, in one namespace that starts with the ``model``, the ``data`` and the
 ``explainer`` of the quickstart. What else a page takes for granted stands in it unseen, in a comment
@@ -82,17 +82,6 @@ def test_api_page_has_every_name():
     shown = set(re.findall(r'^ *\.\. auto\w+:: (?:\w+\.)*(\w+)', page, re.MULTILINE))
     public = {getattr(getattr(pyg_dnx, name), '__name__', name) for name in pyg_dnx.__all__} - {plot.__name__}
     assert not (public | {*datasets.__all__, *plot.__all__}) - shown
-
-
-def test_map_has_every_module():
-    page, package = (ROOT / 'docs' / 'modules.md').read_text(encoding='utf-8'), ROOT / 'src' / 'pyg_dnx'
-    shown = {
-        f'{"" if name == "top" else name + "/"}{module}'
-        for name, modules in re.findall(r'^\| `?(\w+)`? \| .* \| ((?:`\w+` ?)+)\|$', page, re.MULTILINE)
-        for module in re.findall(r'\w+', modules)
-    }
-    paths = (path.relative_to(package).with_suffix('') for path in package.rglob('*.py'))
-    assert shown == {str(path) for path in paths if path.stem != '__init__'} | {'view/page'}
 
 
 def test_changelog_has_this_version():

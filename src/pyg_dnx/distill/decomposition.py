@@ -11,18 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pyg_dnx.distill.surrogate import Bilinear, Surrogate
 from pyg_dnx.graph.filters import Taps
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.operator import Operator
 from pyg_dnx.graph.readout import Readout
 from pyg_dnx.graph.rows import Rows, Step, inner_products, pull_back, rows_of, runs
+
+if TYPE_CHECKING:
+    from pyg_dnx.distill.surrogate import Bilinear, Surrogate
 
 MAX_TABLE_SIZE = 2**22  # numbers in the tables of one graph
 ROWS_AT_A_TIME = 2**17  # of features, which may be on disk or of another type

@@ -3,18 +3,16 @@ r"""The linear surrogate, which stands for a model on any graph."""
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pyg_dnx import files
+from pyg_dnx.distill.decomposition import Decomposition, decompose
 from pyg_dnx.graph.filters import FILTERS, Taps
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import num_outputs, readout_of
-
-if TYPE_CHECKING:
-    from pyg_dnx.distill.decomposition import Decomposition
 
 
 @dataclass(frozen=True)
@@ -159,8 +157,6 @@ class Surrogate:
 
     def on(self, graph: Graph) -> Decomposition:
         r"""The surrogate on one graph."""
-        from pyg_dnx.distill.decomposition import decompose
-
         return decompose(self, graph, readout_of(graph, self.level, num_outputs(graph, self.level)))
 
     def outputs(self, logits: Tensor) -> Tensor:
