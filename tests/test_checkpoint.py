@@ -6,33 +6,27 @@ from itertools import accumulate
 import pytest
 import torch
 from helpers import example_graphs, relabelled
-from models import Teacher, connected
+from models import Teacher, connected, in_chunks
 
 from pyg_dnx import DnX, FastDnX, ProbeDnX
 from pyg_dnx.checkpoint import Checkpoint
 from pyg_dnx.files import UNFINISHED
-from pyg_dnx.scores import batch
-from pyg_dnx.scores import rules as directions
+from pyg_dnx.scores.rules import Mixture, Projection
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 FAILURES = [KeyboardInterrupt(), RuntimeError('out of memory')]
-CHUNKS = 4  # of the eight nodes below, with so few entries at a time
+ENTRIES, CHUNKS = 14, 4  # with so few entries at a time, the eight nodes below take so many chunks
 
 
-@pytest.fixture(autouse=True)
-def _many_chunks(monkeypatch):
-    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 14)
-
-
-def explain(kind=FastDnX, seed=0, name='weighted', index=None, top_k=None, checkpoint=None, progress=None, **options):
+def explain(kind=FastDnX, seed=0, name='weighted', entries=ENTRIES, **options):
     x, edge_index, edge_weight = example_graphs()[name]
     model = Teacher()
     with torch.no_grad():
         model.conv2.bias.add_(seed * torch.arange(3))
-    options = {'num_hops': 2, 'cache': None, **options}
-    given = {} if edge_weight is None else {'edge_weight': edge_weight}
-    given |= {'index': index, 'top_k': top_k, 'checkpoint': checkpoint, 'progress': progress}
-    return connected(kind(**options)).explain_nodes(model, x, edge_index, **given)
+    given = {name: options.pop(name, None) for name in ('index', 'top_k', 'checkpoint', 'progress')}
+    given |= {} if edge_weight is None else {'edge_weight': edge_weight}
+    algorithm = connected(kind(**{'num_hops': 2, 'cache': None, **options}))
+    return in_chunks(algorithm, entries).explain_nodes(model, x, edge_index, **given)
 
 
 def parts(explanations):
@@ -49,23 +43,26 @@ def compare(found, expected, kind=FastDnX):
 
 
 class Chunks:
-    r"""Stands in for the work on a chunk: lists how many nodes each had, and fails at one if told to."""
+    r"""Lists how many nodes each chunk had that a rule was asked about, and fails at one if told to."""
 
     def __init__(self):
         self.sizes, self.fails_at, self.failure = [], None, None
-        self.inner_products = directions.inner_products
 
-    def __call__(self, rows, left, right):
-        self.sizes.append(rows.length.numel())
-        if len(self.sizes) == self.fails_at:
-            raise self.failure
-        return self.inner_products(rows, left, right)
+    def watch(self, effects):
+        def counted(rule, decomposition, state, question, *args):
+            self.sizes.append(question.outputs.numel())
+            if len(self.sizes) == self.fails_at:
+                raise self.failure
+            return effects(rule, decomposition, state, question, *args)
+
+        return counted
 
 
 @pytest.fixture
 def chunks(monkeypatch):
     chunks = Chunks()
-    monkeypatch.setattr(directions, 'inner_products', chunks)
+    for rule in (Projection, Mixture):
+        monkeypatch.setattr(rule, 'effects', chunks.watch(rule.effects))
     return chunks
 
 
@@ -97,12 +94,11 @@ def test_goes_on_where_it_was_interrupted(kind, top_k, failure, chunks, tmp_path
     compare(again, expected, kind)
 
 
-def test_goes_on_with_chunks_of_another_size(chunks, tmp_path, monkeypatch):
+def test_goes_on_with_chunks_of_another_size(chunks, tmp_path):
     expected = explain()
     chunks.sizes.clear()
     done = interrupt(chunks, tmp_path / 'c')
-    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 2**21)
-    found = explain(checkpoint=str(tmp_path / 'c'))
+    found = explain(checkpoint=str(tmp_path / 'c'), entries=2**21)
     assert chunks.sizes == [8 - done]
     compare(found, expected)
 

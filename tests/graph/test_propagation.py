@@ -4,16 +4,19 @@ from unittest import mock
 
 import pytest
 import torch
-from helpers import Graph, dense_adjacency, relabelled
+from helpers import Graph, dense_adjacency, random_surrogate, relabelled
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import graphs
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import SGConv
 
+from pyg_dnx.distill.decomposition import decompose
 from pyg_dnx.graph import rows as propagation
+from pyg_dnx.graph.graph import Graph as Inputs
 from pyg_dnx.graph.operator import normalized_adjacency
-from pyg_dnx.graph.rows import Rows, has_sparse_products, inner_products, padded_rows, pull_back, row_chunks, rows_of
+from pyg_dnx.graph.readout import Readout
+from pyg_dnx.graph.rows import Rows, has_sparse_products, inner_products, padded_rows, pull_back, rows_of
 
 SPARSE_LAYOUTS = {'coo': torch.sparse_coo, 'csr': torch.sparse_csr, 'csc': torch.sparse_csc}
 
@@ -182,27 +185,34 @@ def test_neighbourhoods_are_structural(share):
     assert steps[2][1].view(-1).tolist() == [0.0, 0.0, 1.0]
 
 
+def decomposed(operator, num_hops):
+    surrogate = random_surrogate(3, num_hops)
+    graph = Inputs(torch.zeros(operator.num_nodes, 3), None, {}, operators={(surrogate.flow, torch.float64): operator})
+    return decompose(surrogate, graph, Readout(operator.num_nodes))
+
+
 @given(graph=graphs(), num_hops=st.integers(0, 3), max_entries=st.integers(1, 40), data=st.data())
-def test_row_chunks_cover_all_positions_in_order(graph, num_hops, max_entries, data):
+def test_chunks_of_rows_cover_all_positions_in_order(graph, num_hops, max_entries, data):
     nodes = torch.tensor(data.draw(st.lists(st.integers(0, graph.x.size(0) - 1), min_size=1, max_size=20)))
     operator = build(graph)
-    chunks = row_chunks(operator, nodes, num_hops, max_entries)
+    chunks = decomposed(operator, num_hops).chunks(nodes, max_entries)
     assert torch.cat(chunks).tolist() == list(range(nodes.numel()))
     sizes = [rows_of(operator, nodes[chunk], num_hops).column.numel() for chunk in chunks]
     largest = max(rows_of(operator, node[None], num_hops).column.numel() for node in nodes)
     assert max(sizes) <= max_entries + largest
 
 
-def test_row_chunks_cut_no_more_than_they_must():
-    operator = normalized_adjacency(torch.tensor([[0], [1]]), None, 6, torch.float64)
-    nodes = torch.arange(6)  # rows of 1, 2, 1, 1, 1 and 1 entries
-    assert [chunk.tolist() for chunk in row_chunks(operator, nodes, 1)] == [[0, 1, 2, 3, 4, 5]]
-    assert len(row_chunks(operator, nodes, 1, max_entries=4)) == 2
-    assert len(row_chunks(operator, nodes, 1, max_entries=1)) == 6
-    complete = normalized_adjacency(torch.cartesian_prod(nodes, nodes).T, None, 6, torch.float64)  # rows of 6 entries
-    assert [chunk.tolist() for chunk in row_chunks(complete, nodes, 2, 36)] == [[0, 1, 2, 3, 4, 5]]
-    assert [chunk.tolist() for chunk in row_chunks(complete, nodes, 2, 12)] == [[0], [1, 2], [3, 4], [5]]
-    assert [chunk.tolist() for chunk in row_chunks(complete, nodes[:2], 2, 1)] == [[0], [1]]
+def test_chunks_of_rows_are_cut_no_more_than_they_must():
+    nodes, one = torch.arange(6), torch.tensor([[0], [1]])  # rows of 1, 2, 1, 1, 1 and 1 entries
+    few = decomposed(normalized_adjacency(one, None, 6, torch.float64), 1)
+    assert [chunk.tolist() for chunk in few.chunks(nodes, 2**20)] == [[0, 1, 2, 3, 4, 5]]
+    assert len(few.chunks(nodes, 4)) == 2
+    assert len(few.chunks(nodes, 1)) == 6
+    every = torch.cartesian_prod(nodes, nodes).T  # rows of 6 entries
+    complete = decomposed(normalized_adjacency(every, None, 6, torch.float64), 2)
+    assert [chunk.tolist() for chunk in complete.chunks(nodes, 36)] == [[0, 1, 2, 3, 4, 5]]
+    assert [chunk.tolist() for chunk in complete.chunks(nodes, 12)] == [[0], [1, 2], [3, 4], [5]]
+    assert [chunk.tolist() for chunk in complete.chunks(nodes[:2], 1)] == [[0], [1]]
 
 
 @given(count=st.lists(st.integers(1, 9), min_size=1, max_size=20), width=st.integers(1, 3), limit=st.integers(1, 60))
@@ -210,12 +220,11 @@ def test_padded_rows_list_every_entry_once(count, width, limit):
     count = torch.tensor(count)
     owner = torch.arange(count.numel()).repeat_interleave(count)
     seen = []
-    with mock.patch.object(propagation, 'MAX_PADDED_SIZE', limit):
-        for group, entry, inside in padded_rows(count, width):
-            assert inside.sum(dim=1).tolist() == count[group].tolist()
-            assert entry.numel() * width <= limit or group.numel() == 1
-            assert owner[entry[inside]].equal(group.repeat_interleave(count[group]))
-            seen += entry[inside].tolist()
+    for group, entry, inside in padded_rows(count, width, limit):
+        assert inside.sum(dim=1).tolist() == count[group].tolist()
+        assert entry.numel() * width <= limit or group.numel() == 1
+        assert owner[entry[inside]].equal(group.repeat_interleave(count[group]))
+        seen += entry[inside].tolist()
     assert sorted(seen) == list(range(owner.numel()))
 
 
@@ -224,9 +233,7 @@ def test_padded_rows_list_every_entry_once(count, width, limit):
     [(2**20, 1, [4, 1, 2]), (8, 1, [2, 2, 1, 2]), (8, 2, [1, 1, 1, 1, 1, 2]), (1, 1, [1] * 7)],
 )
 def test_padded_rows_are_cut_no_more_than_they_must(limit, width, sizes):
-    with mock.patch.object(propagation, 'MAX_PADDED_SIZE', limit):
-        options = {} if width == 1 else {'width': width}
-        groups = [group for group, *_ in padded_rows(torch.tensor([1, 4, 3, 2, 4, 1, 4]), **options)]
+    groups = [group for group, *_ in padded_rows(torch.tensor([1, 4, 3, 2, 4, 1, 4]), width, limit)]
     assert [group.numel() for group in groups] == sizes
 
 

@@ -10,6 +10,7 @@ from strategies import graphs
 from torch_geometric.nn import GCNConv
 from torch_geometric.utils import k_hop_subgraph
 
+from pyg_dnx.graph.graph import Graph as Inputs
 from pyg_dnx.graph.subgraphs import Neighbourhoods
 
 FLOWS = ['source_to_target', 'target_to_source']
@@ -32,7 +33,6 @@ def check(edge_index, num_nodes, nodes, num_hops, flow):
     assert parts.owner[parts.root].equal(torch.arange(nodes.numel()))
     assert parts.node[parts.edge_index].equal(edge_index[:, parts.edge])
     assert parts.owner[parts.edge_index[0]].equal(parts.owner[parts.edge_index[1]])
-    assert len(parts.nodes()) == len(parts.edges()) == nodes.numel()
     owner_of_edge = parts.owner[parts.edge_index[0]]
     for part, node in enumerate(nodes.tolist()):
         subset, _, _, kept = k_hop_subgraph(node, num_hops, edge_index, num_nodes=num_nodes, flow=flow)
@@ -41,8 +41,6 @@ def check(edge_index, num_nodes, nodes, num_hops, flow):
         assert own_nodes.equal(reach[node].nonzero().view(-1))
         assert own_edges.equal(kept.nonzero().view(-1))  # ascending, each duplicate once
         assert own_edges.equal(reach[node][edge_index].all(dim=0).nonzero().view(-1))
-        assert parts.nodes()[part].equal(own_nodes)
-        assert parts.edges()[part].equal(own_edges)
 
 
 @flows
@@ -98,9 +96,10 @@ def test_inputs_go_by_their_length():
         'other': other,
         'names': ['a'] * num_nodes,
     }
-    own_x, own_edges, found = parts.inputs(x, num_edges, kwargs)
-    assert own_x.equal(x[parts.node])
-    assert own_edges is parts.edge_index
+    own = parts.graph(Inputs(x, edge_index, kwargs))
+    found = own.kwargs
+    assert own.x.equal(x[parts.node])
+    assert own.edge_index is parts.edge_index
     assert list(found) == list(kwargs)
     for name in ('edge_weight', 'edge_attr', 'messages'):
         assert found[name].equal(kwargs[name][parts.edge])
@@ -116,7 +115,8 @@ def test_inputs_go_by_their_name_where_there_are_as_many_edges_as_nodes():
     assert parts.node.tolist() == [0, 1, 3]
     assert parts.edge.tolist() == [0, 3]
     values = torch.arange(4)
-    _, _, found = parts.inputs(torch.eye(4), 4, {'edge_weight': values, 'my_edges': values, 'label': values})
+    kwargs = {'edge_weight': values, 'my_edges': values, 'label': values}
+    found = parts.graph(Inputs(torch.eye(4), edge_index, kwargs)).kwargs
     assert found['edge_weight'].tolist() == found['my_edges'].tolist() == [0, 3]
     assert found['label'].tolist() == [0, 1, 3]
 
@@ -134,10 +134,10 @@ def sparse_graph(conv):
 def answers(model, x, edge_index, kwargs, nodes, num_hops, flow='source_to_target'):
     r"""What the model answers at ``nodes`` on copies of their neighbourhoods, and on the graph."""
     parts = Neighbourhoods(edge_index, x.size(0), flow).around(nodes, num_hops)
-    assert max(map(len, parts.nodes())) < x.size(0)
-    own_x, own_edges, own_kwargs = parts.inputs(x, edge_index.size(1), kwargs)
+    whole = Inputs(x, edge_index, kwargs)
+    assert torch.bincount(parts.owner).max() < x.size(0)
     with torch.no_grad():
-        return model(own_x, own_edges, **own_kwargs)[parts.root], model(x, edge_index, **kwargs)[nodes]
+        return parts.graph(whole).call(model)[parts.root], whole.call(model)[nodes]
 
 
 @pytest.mark.parametrize('conv', CONVS)
