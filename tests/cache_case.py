@@ -188,5 +188,5 @@ def assert_same(found, expected):
 
 
 def all_of(batch):
-    parts = {'scores': batch.scores.values(), 'columns': batch.scores.col_indices(), **batch._trust}
+    parts = {'scores': batch.scores.values(), 'columns': batch.scores.col_indices(), **batch._trust.to_dict()}
     return {**parts, **{f'item.{name}': value for name, value in batch[2].to_dict().items()}}

@@ -271,7 +271,12 @@ class Lazy(Teacher):
 def test_goes_stale_with_what_an_evaluation_sets(change):
     model, inputs = Lazy().eval(), graph()
     before = distilled(model, inputs)
-    for count in (1, 0, 0):  # once, since what has set it can't be told
+    assert (model.gain, model.calls) == (None, 0)
+    with evaluations(model, 0):
+        assert distilled(model, inputs) is before
+    with torch.no_grad():
+        model(*inputs)  # which sets it
+    for count in (1, 0, 0):
         with evaluations(model, count):
             assert distilled(model, inputs) is before
     vars(model).update(change)

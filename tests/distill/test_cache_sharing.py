@@ -8,13 +8,12 @@ import torch
 from models import Teacher, Versatile, connected, evaluations, explainer, graph
 
 from pyg_dnx import DnX, FastDnX, SurrogateCache, shared_cache
-from pyg_dnx.distill import distill as distillation
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
 
 def operator_of(algorithm, model, *inputs, **kwargs):
-    return connected(algorithm).explain_nodes(model, *inputs, **kwargs)._graph.decomposition.operator
+    return connected(algorithm).explain_nodes(model, *inputs, **kwargs)._place.decomposition.operator
 
 
 def backward(model):
@@ -34,16 +33,13 @@ def test_a_graph_has_one_operator():
 
 
 @pytest.mark.parametrize('kind', [FastDnX, DnX])
-def test_single_explanations_share_it_too(kind, monkeypatch):
-    inputs, built = graph(), []
-    build = distillation.normalized_adjacency
-    monkeypatch.setattr(distillation, 'normalized_adjacency', lambda *args: built.append(1) or build(*args))
-    models = [Teacher().eval(), Teacher('gin').eval()]
+def test_single_explanations_share_it_too(kind):
+    inputs, models = graph(), [Teacher().eval(), Teacher('gin').eval()]
     for num_hops in [1, 2]:
         for model in models:
             explainer(model, kind(num_hops=num_hops))(*inputs, index=1)
     assert len(shared_cache) == 4
-    assert len(built) == 1
+    assert len({id(entry.value.decomposition.operator) for entry in shared_cache._entries}) == 1
 
 
 def test_another_graph_has_another_operator():
@@ -81,8 +77,8 @@ def test_values_on_a_graph():
     cache, models, (x, edge_index) = SurrogateCache(), [Teacher(), Teacher()], graph()
     given = (x, edge_index, {'scale': 2.0})
     for number, (model, extra) in enumerate(zip([*models, models[0]], [None, x, None], strict=True)):
-        cache.get_or_create(model, (given, extra), number, lambda number=number: f'value {number}')
-    cache.get_or_create(models[0], ((x.clone(), edge_index, {}), None), 0, lambda: 'gone with its graph')
+        cache.get_or_create(model, (given, extra, None), number, lambda number=number: f'value {number}')
+    cache.get_or_create(models[0], ((x.clone(), edge_index, {}), None, None), 0, lambda: 'gone with its graph')
     assert cache.values_on(given) == ['value 0', 'value 1', 'value 2']
     assert cache.values_on((x, edge_index, {'scale': 2.0})) == ['value 0', 'value 1', 'value 2']
     assert cache.values_on((x, edge_index, {'scale': 3.0})) == []

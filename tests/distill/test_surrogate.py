@@ -33,8 +33,9 @@ def test_decomposition_holds_every_step(graph):
     decomposition = random_decomposition(graph, num_hops=3)
     adjacency = dense_adjacency(graph.edge_index, graph.edge_weight, graph.x.size(0))
     hidden = graph.x.double() @ decomposition.surrogate.weight
-    assert len(decomposition.propagated) == 4
-    for hops, step in enumerate(decomposition.propagated):
+    states = decomposition.all_states
+    assert len(states) == 4
+    for hops, step in enumerate(reversed(states)):
         expected = torch.linalg.matrix_power(adjacency, hops) @ hidden
         torch.testing.assert_close(step, expected, rtol=1e-6, atol=1e-9)
     torch.testing.assert_close(decomposition.evidence + decomposition.surrogate.bias, decomposition.logits)

@@ -35,6 +35,8 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
+from pyg_dnx.teacher.teacher import written
+
 PLAIN = frozenset(
     {type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.layout}
 )
@@ -110,23 +112,27 @@ class _Module:
     def keep_attributes(self, module: torch.nn.Module, found: list[torch.nn.Module]) -> None:
         before, objects, part = self.values[0], self.objects, vars(module).copy()
         self.names[0], self.values[0], self.objects = tuple(part), _records(part, module, found), {}
+        in_copies = written(module)  # which is where models are evaluated
         for name, record in list(self.values[0].items()):
             is_kept = objects.get(name, _MISSING) is part[name] or type(record) in PLAIN
-            if is_kept and name in before and _same(before[name], part[name]) is not False:
+            is_kept = is_kept and name in before and _same(before[name], part[name]) is not False
+            if is_kept and name not in in_copies:
                 continue
             del self.values[0][name]
-            if type(record) is int and type(before.get(name)) is int and record > before[name]:
+            count = in_copies.get(name) if is_kept else record
+            if type(count) is int and type(before.get(name)) is int and count > before[name]:
                 self.counters[name] = record
             else:
                 self.changing[name] = record
-                self.is_settled = False
+                self.is_settled &= is_kept
+        self.changing |= dict.fromkeys(in_copies.keys() - part.keys(), _MISSING)
 
     def settle(self, module: torch.nn.Module, found: list[torch.nn.Module]) -> None:
         others = {name: value for name, value in vars(module).copy().items() if name not in self.values[0]}
         for name in self.counters:
             others.pop(name, None)
         self.names[0], self.is_settled = tuple(vars(module)), True
-        self.changing = _records(others, module, found)
+        self.changing = {**dict.fromkeys(self.changing, _MISSING), **_records(others, module, found)}
 
     def is_same(self, module: torch.nn.Module) -> bool | None:
         if type(module) is not self.type:
@@ -151,7 +157,8 @@ class _Module:
         for name, count in self.counters.items():
             if type(value := attributes.get(name)) is not int or value < count:
                 answer = None
-        if not self.is_settled or not all(_same(was, attributes.get(name)) for name, was in self.changing.items()):
+        known = (_same(was, attributes.get(name, _MISSING)) for name, was in self.changing.items())
+        if not self.is_settled or not all(known):
             answer = None
         return answer
 

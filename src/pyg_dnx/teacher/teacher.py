@@ -34,6 +34,7 @@ MAX_COPIES = 512  # of a graph, asked about in one batch
 Given = Tensor | np.ndarray | None
 _asking = WeakIdKeyDictionary()  # the lock of each model: PyTorch's random state is put back by one thread at a time
 _asking_lock = threading.Lock()
+_written = WeakIdKeyDictionary()  # of each module, the attributes that evaluations set
 
 
 class Answers(NamedTuple):
@@ -229,7 +230,8 @@ class Teacher:
             raise TypeError("'model' must be a module to be asked (got None): pass it")
         if any(map(is_lazy, self.model.parameters())):  # there are no weights before the first evaluation
             graph.call(_EvaluationMode(self.model))
-        model = private_copy(self.model)
+        copies: dict[int, torch.nn.Module] = {}
+        model = _copied(self.model, copies)
         if is_masked:
             for layer in model.modules():
                 if isinstance(layer, MessagePassing):
@@ -239,9 +241,26 @@ class Teacher:
         if edge_mask is not None:
             set_masks(model, edge_mask, graph.edge_index, apply_sigmoid=False)
         devices = [graph.x.device] if graph.x.device.type == 'cuda' else []
+        before = {key: vars(clone).copy() for key, clone in copies.items()}
         with _lock_of(self.model), torch.random.fork_rng(devices), torch.no_grad():
             outputs = graph.call(model, x)
+        self._note_written(copies, before)
         return self._checked(outputs, graph, num_rows)
+
+    def _note_written(self, copies: dict[int, torch.nn.Module], before: dict[int, dict[str, Any]]) -> None:
+        r"""Keeps which attributes of its own an evaluation has set, and to which whole number."""
+        for module in [] if self.model is None else self.model.modules():
+            if (clone := copies.get(id(module))) is None:
+                continue
+            known = before[id(module)]
+            found = {
+                name: value if type(value) is int else None
+                for name, value in vars(clone).items()
+                if not _is_untouched(value, known.get(name, clone), vars(module).get(name))
+            }
+            if found:
+                with _asking_lock:
+                    _written.setdefault(module, {}).update(found)
 
     def _checked(self, outputs: Any, graph: Graph, num_rows: int | None) -> Tensor:
         if not isinstance(outputs, Tensor):
@@ -265,6 +284,26 @@ def private_copy(model: torch.nn.Module) -> torch.nn.Module:
     Of a compiled model it is what was compiled. TorchScript can't be copied, and is put back after each evaluation.
     """
     return _copied(model, {})
+
+
+def written(module: torch.nn.Module) -> dict[str, int | None]:
+    r"""The attributes that evaluations of a module are known to set, and the whole numbers that they set them to."""
+    with _asking_lock:
+        return dict(_written.get(module, {}))
+
+
+def _is_untouched(value: Any, before: Any, original: Any) -> bool:
+    r"""Whether an attribute of a copy is what it was before the evaluation, and holds what it held."""
+    if value is not before:
+        return False
+    if type(value) not in (list, dict, set) or type(original) is not type(value):
+        return True
+    pair = [list(it.values()) if isinstance(it, dict) else list(it) for it in (value, original)]
+    return len(value) == len(original) and (type(value) is set or all(map(_is_copy, *pair)))
+
+
+def _is_copy(value: Any, original: Any) -> bool:
+    return value is original or isinstance(original, torch.nn.Module)
 
 
 def _copied(module: torch.nn.Module, copies: dict[int, torch.nn.Module]) -> torch.nn.Module:
