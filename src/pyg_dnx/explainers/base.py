@@ -2,6 +2,7 @@ r"""What all explainers share: inputs, distillation, one explanation and many, f
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
@@ -142,9 +143,22 @@ class DistillAndExplain(ExplainerAlgorithm):
                 f"'edge_index' must be a tensor of shape [2, E] for an edge mask, since only there edges have an order "
                 f"(got {type(edge_index).__name__}): pass such a tensor, or drop 'edge_mask_type'"
             )
-        plan = self.plan
+        plan = (self._at_graph_level() if self._is_of_graphs(graph, target) else self).plan
         teacher, outputs = plan.teacher(model, graph), outputs_of(index, num_outputs(graph, plan.level), x.device)
         return plan.explain(teacher, graph, outputs, target, self._run())
+
+    def _is_of_graphs(self, graph: Graph, target: Tensor) -> bool:
+        r"""Whether a model that is called one of nodes has an output for each graph of a batch."""
+        if self.model_config.task_level != ModelTaskLevel.node or graph.kwargs.get('batch') is None:
+            return False
+        size = target.size(0) if isinstance(target, Tensor) and target.dim() > 0 else graph.num_nodes
+        return size == num_outputs(graph, 'graph') != graph.num_nodes
+
+    def _at_graph_level(self) -> DistillAndExplain:
+        found, config = copy.copy(self), copy.copy(self.model_config)
+        config.task_level = ModelTaskLevel.graph
+        found.connect(self.explainer_config, config)
+        return found
 
     def explain_nodes(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch_geometric.explain import Explanation
 from torch_geometric.explain.config import ModelConfig, ModelMode
 
 from pyg_dnx.distill.cache import SurrogateCache
-from pyg_dnx.distill.distill import Distilled, Recipe, distill, distill_graphs, no_surrogate, place
+from pyg_dnx.distill.distill import Distilled, Memo, Recipe, distill, distill_graphs, no_surrogate, place
 from pyg_dnx.distill.links import distill_links
 from pyg_dnx.distill.surrogate import Surrogate
 from pyg_dnx.graph.copies import part
@@ -180,9 +181,12 @@ class Plan:
 
     def _explain_parts(self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run) -> Explanation:
         r"""Explains some graphs of a batch, each by a surrogate of its own, distilled from copies of it."""
-        found, size = [], num_outputs(graph, teacher.level)
+        found, size, parts = [], num_outputs(graph, teacher.level), Memo()
+        if self.cache is not None and teacher.model is not None:  # the same parts each time, so that these are cached
+            inputs = (graph.x, graph.edge_index, graph.kwargs)
+            parts = self.cache.get_or_create(teacher.model, (inputs, 'parts'), 'parts', Memo)
         for number in outputs.unique().tolist():
-            one, nodes, edges = part(graph, number, size)
+            one, nodes, edges = parts.get(number, partial(part, graph, number, size))
             goal = target.reshape(size, -1)[number : number + 1]
             goal = goal if self.config.mode == ModelMode.regression and target.dim() > 1 else goal.view(-1)
             first = torch.zeros(1, dtype=torch.long, device=nodes.device)

@@ -14,7 +14,7 @@ from pyg_dnx.graph.graph import Graph
 def copies(graph: Graph, keep: Tensor, how: str, num_outputs: int) -> Graph:
     r"""One copy of a graph, or of a batch of graphs, for each of some masks.
 
-    Tensors with a row for each node, edge or graph follow; ``batch`` counts on from copy to copy.
+    Tensors with a row for each node, edge or graph follow, and so do pairs; ``batch`` counts on from copy to copy.
 
     Args:
         graph: The graph.
@@ -42,8 +42,12 @@ def copies(graph: Graph, keep: Tensor, how: str, num_outputs: int) -> Graph:
         elif kind == 'graph':
             value = value.repeat(len(keep), *[1] * (value.dim() - 1))
         kwargs[name] = value
+    if graph.names_pairs:
+        first, second = graph.pairs
+        owner, pair = (stays[:, first] & stays[:, second]).nonzero(as_tuple=True)
+        kwargs[graph.pair_argument] = torch.stack([place[owner, first[pair]], place[owner, second[pair]]])
     kwargs['batch'] = graph.batch[node] + num_outputs * copy
-    return Graph(x, edge_index, kwargs)
+    return Graph(x, edge_index, kwargs, graph.pair_argument)
 
 
 def without_edges(graph: Graph, keep: Tensor) -> Graph:
@@ -64,6 +68,8 @@ def part(graph: Graph, number: int, num_outputs: int) -> tuple[Graph, Tensor, Te
     for name, value in graph.kwargs.items():
         if (kind := graph.kind_of(name, num_outputs)) is not None:
             kwargs[name] = value[rows[kind]]
+    if graph.names_pairs:
+        kwargs[graph.pair_argument] = place[graph.pairs[:, is_inside[graph.pairs].all(dim=0)]]
     if 'batch' in kwargs:
         kwargs['batch'] = torch.zeros_like(node)
-    return Graph(graph.x[node], place[graph.edge_index[:, edge]], kwargs), node, edge
+    return Graph(graph.x[node], place[graph.edge_index[:, edge]], kwargs, graph.pair_argument), node, edge
