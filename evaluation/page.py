@@ -1,4 +1,4 @@
-r"""Writes what `run.py` measured as tables and pictures: docs/paper.md, results.md and others.
+r"""Writes what `run.py` measured as tables and pictures: docs/paper.md, docs/tables/paper.md and others.
 
 With their JSON and images. A page keeps its tables of parts that were not measured anew.
 
@@ -222,7 +222,7 @@ def contents(name, store, docs):
 
 
 def write(name, found, docs):
-    r"""Fills in the page of this name."""
+    r"""Fills in the page of this name; what follows ``<!-- tables -->`` goes to the folder of full tables."""
     with open(osp.join(docs, f'{name}.json'), 'w', encoding='utf-8') as file:
         json.dump(found, file, indent=1, ensure_ascii=False)
     with open(osp.join(HERE, f'{name}.md.in'), encoding='utf-8') as file:
@@ -232,8 +232,12 @@ def write(name, found, docs):
     before = {f'{key} before': value for key, value in found.get('made_before', found['made']).items()}
     for key, value in {**found['made'], **before, **found['bars']}.items():
         page = page.replace(f'{{{key}}}', str(value))
-    with open(osp.join(docs, f'{name}.md'), 'w', encoding='utf-8') as file:
-        file.write(page)
+    short, _, full = page.partition('<!-- tables -->\n')
+    for folder, content in ((docs, short), (osp.join(docs, 'tables'), full)):
+        if content:
+            os.makedirs(folder, exist_ok=True)
+            with open(osp.join(folder, f'{name}.md'), 'w', encoding='utf-8') as file:
+                file.write(content)
 
 
 if __name__ == '__main__':

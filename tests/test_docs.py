@@ -15,7 +15,7 @@ import pyg_dnx
 from pyg_dnx import datasets, plot
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob('*.md'), *(ROOT / 'docs').glob('*.md')])
+PAGES = sorted([*ROOT.glob('*.md'), *(ROOT / 'docs').rglob('*.md')])
 BLOCK = re.compile(r'^(?:```python\n(?P<shown>.*?)^```$|<!-- python\n(?P<hidden>.*?)^-->$)', re.MULTILINE | re.DOTALL)
 CODE = re.compile(r'^```.*?^```$|`[^`\n]+`', re.MULTILINE | re.DOTALL)
 LINK = re.compile(r'\]\(([^)\s]+)\)')

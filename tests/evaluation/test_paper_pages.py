@@ -26,9 +26,11 @@ DOCS = Path(__file__).parents[2] / 'docs'
 @pytest.mark.parametrize('name', [name for name in page.PAGES if (DOCS / f'{name}.json').exists()])
 def test_pages_are_those_that_their_data_make(name, tmp_path):
     page.write(name, json.loads((DOCS / f'{name}.json').read_text(encoding='utf-8')), tmp_path)
-    for kind in ('md', 'json'):
-        written = (tmp_path / f'{name}.{kind}').read_text(encoding='utf-8')
-        assert written == (DOCS / f'{name}.{kind}').read_text(encoding='utf-8'), f'change {name}.md.in as well'
+    written = [path.relative_to(tmp_path) for path in tmp_path.rglob(f'{name}.*')]
+    assert {str(path) for path in written} >= {f'{name}.md', f'{name}.json'}
+    for path in written:
+        expected = (DOCS / path).read_text(encoding='utf-8')
+        assert (tmp_path / path).read_text(encoding='utf-8') == expected, f'change {name}.md.in as well'
 
 
 def test_fidelity_on_real_graphs_is_how_far_accuracy_falls_on_what_is_kept(tmp_path):
@@ -80,7 +82,10 @@ def test_a_run_goes_on_where_it_stopped_and_becomes_a_page(tmp_path, monkeypatch
     monkeypatch.setattr(sys, 'argv', ['page.py', *folders])
     page.main()
     names = ('beyond', 'rivals', 'recipe', 'results', 'paper')
-    beyond, rivals, recipe, results, text = ((tmp_path / 'docs' / f'{name}.md').read_text() for name in names)
+    found = {path.stem: path.read_text() for path in (tmp_path / 'docs' / 'tables').iterdir()}
+    assert sorted(found) == sorted(names)
+    pages = [(tmp_path / 'docs' / f'{name}.md').read_text() + found[name] for name in names]
+    beyond, rivals, recipe, results, text = pages
     assert not re.search(r'\{[A-Za-z]', beyond + rivals + recipe + results + text)  # all is in its place
     assert re.search(r'\n\| GCN \| FastDnX, recipe \| –( \| –){2} \| \**\d+\.\d\** \(87.3\)', recipe)
     assert re.search(r'\n\| FastDnX, recipe \| -?0\.\d+ \[', recipe)  # minus FastDnX
