@@ -1,10 +1,14 @@
+import models
 import pytest
 import torch
-from models import Teacher, connected, evaluations, graph
+from models import connected, evaluations, graph
 from torch_geometric.nn import GCNConv, SGConv
 
 from pyg_dnx import FastDnX, probe_masks
-from pyg_dnx.teacher.probes import Bits, ask
+from pyg_dnx.graph.graph import Graph
+from pyg_dnx.run import Run
+from pyg_dnx.teacher.probes import Bits
+from pyg_dnx.teacher.teacher import Teacher
 
 
 @pytest.mark.parametrize('num_nodes', [1, 8, 100])
@@ -65,7 +69,7 @@ def test_default_device_is_not_used():
 def test_bits_keep_masks(num_masks, dtype):
     masks = torch.rand(num_masks, 11, generator=torch.Generator().manual_seed(0)) < 0.5
     bits = Bits.of(masks)
-    assert bits.num_masks == num_masks
+    assert bits.num_pairs == num_masks
     assert (bits.bytes.dtype, bits.bytes.shape) == (torch.uint8, (11, (num_masks + 7) // 8))
     for nodes in (torch.arange(11), torch.tensor([3, 3, 0]), torch.tensor([[1, 2], [10, 4]])):
         found = bits.at(nodes, dtype)
@@ -102,7 +106,7 @@ def test_layers_that_keep_things_are_asked_anew(warm):
         model(x, edge_index)
     kept = [vars(layer).copy() for layer in (model.conv1, model.conv2)]
     config, masks = connected(FastDnX()).model_config, probe_masks(8, 5)
-    found = list(ask(model, x, edge_index, {}, config, masks, first=0))
+    found = list(Teacher(model, config).probe(Graph(x, edge_index, {}), masks, Run(), first=0))
     with torch.no_grad():
         expected = [twin(model)(x * mask[:, None], edge_index).softmax(dim=1) for mask in masks]
     torch.testing.assert_close(torch.stack(found).float(), torch.stack(expected))
@@ -112,21 +116,21 @@ def test_layers_that_keep_things_are_asked_anew(warm):
 @pytest.mark.parametrize('task', ['multiclass raw', 'binary raw [N]', 'binary probs [N, 2]', 'regression [N]'])
 @pytest.mark.parametrize('first', [0, 1, 2])
 def test_outputs_stand_for_the_model(task, first):
-    model, (x, edge_index) = Teacher(task=task).eval(), graph()
-    config, masks = connected(FastDnX(), task).model_config, probe_masks(8, 5)
+    model, (x, edge_index), run = models.Teacher(task=task).eval(), graph(), Run()
+    config, masks, inputs = connected(FastDnX(), task).model_config, probe_masks(8, 5), Graph(x, edge_index, {})
     with torch.no_grad():
         outputs = torch.stack([model(x * mask[:, None], edge_index) for mask in probe_masks(8, 6)])
     with evaluations(model, 7 - first):
-        expected = list(ask(model, x, edge_index, {}, config, masks, first))
+        expected = list(Teacher(model, config).probe(inputs, masks, run, first))
     with evaluations(model, 0):
-        found = list(ask(model, x, edge_index, {}, config, masks, first, outputs))
+        found = list(Teacher(model, config, given_probes=outputs).probe(inputs, masks, run, first))
     assert len(found) == len(expected) == 7 - first
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == torch.float64
         assert one.shape == (8, {'multiclass raw': 3, 'regression [N]': 1}.get(task, 2))
         assert one.equal(other)
     with evaluations(model, 1):  # and it is asked as it goes
-        next(ask(model, x, edge_index, {}, config, masks, first))
+        next(Teacher(model, config).probe(inputs, masks, run, first))
 
 
 def test_masks_do_not_depend_on_the_default_type():

@@ -2,9 +2,10 @@ r"""The model is only asked, and is left exactly as it was found."""
 
 import copy
 
+import models
 import pytest
 import torch
-from models import TASKS, Teacher, connected, explainer, graph
+from models import TASKS, connected, explainer, graph
 from torch.nn import BatchNorm1d, Dropout, Linear, ModuleList, Sequential
 from torch_geometric.explain.config import ModelConfig
 from torch_geometric.nn import (
@@ -28,7 +29,10 @@ from torch_geometric.nn import (
 from torch_geometric.nn import Sequential as GraphSequential
 
 from pyg_dnx import DnX, FastDnX
-from pyg_dnx.teacher.teacher import query, receptive_field, to_targets
+from pyg_dnx.graph.graph import Graph
+from pyg_dnx.teacher.outputs import to_targets
+from pyg_dnx.teacher.reach import receptive_field
+from pyg_dnx.teacher.teacher import Teacher
 
 
 class Moody(torch.nn.Module):
@@ -63,7 +67,7 @@ def snapshot(model):
 
 
 def ask(model, x, edge_index):
-    query(model, x, edge_index, {})
+    Teacher(model, config_of('multiclass raw')).query(Graph(x, edge_index, {}))
 
 
 def distill(model, x, edge_index):
@@ -106,16 +110,17 @@ def test_leaves_the_model_and_the_process_as_found(call, failure, grad):
 
 def test_returns_the_outputs_of_evaluation_mode():
     model, (x, edge_index) = Moody(), graph()
-    outputs = query(model, x, edge_index, {})
+    outputs = Teacher(model, config_of('multiclass raw')).query(Graph(x, edge_index, {}))
     assert not outputs.requires_grad
     with torch.no_grad():
         assert outputs.equal(copy.deepcopy(model).eval()(x, edge_index))
 
 
 def test_passes_keyword_arguments_on():
-    model, (x, edge_index) = Teacher('weighted').eval(), graph()
+    model, (x, edge_index) = models.Teacher('weighted').eval(), graph()
     weight = torch.rand(edge_index.size(1))
-    assert query(model, x, edge_index, {'edge_weight': weight}).equal(model(x, edge_index, weight).detach())
+    outputs = Teacher(model, config_of('multiclass raw')).query(Graph(x, edge_index, {'edge_weight': weight}))
+    assert outputs.equal(model(x, edge_index, weight).detach())
 
 
 shared = GCNConv(4, 4)
@@ -218,7 +223,7 @@ def test_rounded_probabilities_are_normalised():
 
 @pytest.mark.parametrize('task', TASKS)
 def test_predicted_target_is_pygs(task):
-    model, (x, edge_index) = Teacher(task=task).eval(), graph()
+    model, (x, edge_index) = models.Teacher(task=task).eval(), graph()
     explain = explainer(model, FastDnX(), task)
     outputs = explain.get_prediction(x, edge_index)
     _, predicted = to_targets(outputs, explain.model_config, torch.float64, outputs.device)

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 from helpers import example_graphs
-from models import TASKS, Mean, Teacher, adjacencies, connected, evaluations, graph
+from models import TASKS, Mean, Teacher, adjacencies, connected, evaluations, graph, in_chunks
 
 from pyg_dnx import DnX, FastDnX, shared_cache
-from pyg_dnx.teacher import teacher
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
@@ -70,13 +69,12 @@ def test_targets_come_from_the_outputs(kind, options):
 @pytest.mark.parametrize('way', ['tensor', 'memmap'])
 @pytest.mark.parametrize('task', ['multiclass log_probs', 'binary raw [N]', 'regression [N, 2]'])
 @pytest.mark.parametrize('rows', [1, 3, 8])
-def test_reading_in_pieces_changes_nothing(task, way, rows, tmp_path, monkeypatch):
+def test_reading_in_pieces_changes_nothing(task, way, rows, tmp_path):
     model, inputs = Teacher(task=task), graph()
     algorithm = connected(FastDnX(cache=None, num_hops=2), task)
     outputs = WAYS[way](outputs_of(model, *inputs), tmp_path)
     expected = algorithm.explain_nodes(None, *inputs, teacher_outputs=outputs)
-    monkeypatch.setattr(teacher, 'ROWS_AT_A_TIME', rows)
-    found = algorithm.explain_nodes(None, *inputs, teacher_outputs=outputs)
+    found = in_chunks(algorithm, rows * 3).explain_nodes(None, *inputs, teacher_outputs=outputs)
     assert found.scores.values().equal(expected.scores.values())
     assert found[0].target.equal(expected[0].target)
 
@@ -122,7 +120,7 @@ BAD = {
     'too deep': (np.zeros((8, 3, 1)), ValueError, r"'teacher_outputs' must have shape .*\(got \[8, 3, 1\]\): "),
     'a number': (torch.tensor(1.0), ValueError, r"'teacher_outputs' must have shape .*\(got \[\]\): "),
     'nothing': (None, TypeError, r"'model' must be a module unless 'teacher_outputs' is given \(got None\): "),
-    'not finite': (torch.full((8, 3), torch.nan), ValueError, r'finite outputs \(got NaN or infinity at 8 of 8 nodes'),
+    'not finite': (torch.full((8, 3), torch.nan), ValueError, r'finite outputs \(got NaN or infinity at 8 of 8 rows'),
 }
 
 
