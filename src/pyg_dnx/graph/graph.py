@@ -79,7 +79,7 @@ class Graph:
         return replace(self, kwargs={**self.kwargs, self.pair_argument: pairs})
 
     def kind_of(self, name: str, num_graphs: int | None = None) -> str | None:
-        r"""What each row of an argument is about, ``'node'``, ``'edge'`` or ``'graph'``; else ``None``."""
+        r"""What each row of an argument is about, ``'node'``, ``'edge'``, ``'graph'`` or ``'pair'``; else ``None``."""
         value = self.kwargs[name]
         if not isinstance(value, Tensor) or value.dim() == 0:
             return None
@@ -90,7 +90,9 @@ class Graph:
             return 'edge'
         if size == self.num_nodes:
             return 'node'
-        return 'graph' if size == num_graphs else None
+        if size == num_graphs:
+            return 'graph'
+        return 'pair' if self.names_pairs and size == self.pairs.size(1) else None
 
     def call(self, model: torch.nn.Module, x: Tensor | None = None) -> Any:
         r"""What the model returns, for other features ``x`` if they are given."""

@@ -22,7 +22,7 @@ from pyg_dnx.scores.batch import top_scores
 from pyg_dnx.scores.probed import Prior, Probed, traits
 from pyg_dnx.scores.question import Goal, Question
 from pyg_dnx.scores.rules import Change, Fitted, Mixture, Projection, Rule
-from pyg_dnx.teacher.local import Local
+from pyg_dnx.teacher.local import Local, Masks
 from pyg_dnx.teacher.probes import ALL_BLANKED, NUM_FIXED_MASKS, Bits, masks_of_parts
 from pyg_dnx.teacher.teacher import Teacher
 
@@ -194,7 +194,8 @@ class Probing(Rule):
             return torch.where(questions < others.numel(), ~is_other, is_other)[:, None]
 
         local = Local(teacher, graph, distilled.outputs, teacher.reach)
-        found = local.at(torch.cat([nodes, nodes]), mask, None, run, 'Checking').unflatten(0, (2, nodes.numel()))
+        found = local.at(torch.cat([nodes, nodes]), Masks(mask, how=self.how), run=run, label='Checking')
+        found = found.unflatten(0, (2, nodes.numel()))
         without, alone = (self._readable(found) * probed.answer_direction[row]).sum(dim=2)
         responses = torch.full_like(scores, -torch.inf, dtype=torch.float64)
         first, blank = probed.answers[row, 0], probed.answers[row, ALL_BLANKED]

@@ -1,141 +1,318 @@
 r"""What the model answers at some outputs under many small masks: on copies of neighbourhoods, else on the graph.
 
 Copies are one hop larger than the model looks, so that all degrees that matter are the graph's, and are asked about
-together. At each output the unmasked answer on a copy must be that on the graph, and so must one answer under a mask;
-where it is not, as for a model that normalises over all nodes, the whole graph is asked.
+together; of models of graphs they are whole graphs. At each output the unmasked answer on a copy must be that on the
+graph, and so must answers under a mask; where they are not, as for a model that normalises over all nodes, the whole
+graph is asked. It is asked, too, where that costs less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.rows import runs
-from pyg_dnx.graph.subgraphs import Neighbourhoods
-from pyg_dnx.run import Run
+from pyg_dnx.graph.subgraphs import Neighbourhoods, Subgraphs, whole_graphs
+from pyg_dnx.run import DEFAULT, Run
 from pyg_dnx.teacher.teacher import Teacher
 
 TOLERANCE = 1e-4  # relative to the largest output
+AT_A_TIME = 16  # by how much the features of copies that are asked about together may exceed the run's entries
+PER_NODE, PER_CALL = 16, 2**17  # what a node and an evaluation cost besides the features, in numbers of these
+UNKNOWN, RIGHT, WRONG = range(3)  # what is known of an output on a copy
 
-MaskOf = Callable[[Tensor, Tensor], Tensor]  # of some nodes, or edges, [S], in some questions [S], one row for each
+MaskOf = Callable[[Tensor, Tensor], Tensor]  # of nodes, or edges, [S], in masks of some numbers [S], one row for each
+
+
+@dataclass(frozen=True)
+class Masks:
+    r"""What is taken away: M masks as tensors, or functions of ids [S] and of the numbers of masks [S].
+
+    Args:
+        node: Of nodes: [M, N], or a function that returns [S], [S, 1] or, for single features, [S, F].
+        edge: Of edges: [M, E], or a function that returns [S]. Edges are dropped where booleans are false; numbers
+            multiply messages, as in PyG's metrics.
+        how: ``'features'`` multiplies features by masks of nodes, ``'nodes'`` removes nodes where these are not
+            positive, with their edges. The nodes that an output is about stay even so, isolated and without features,
+            and so does the first node of a graph that would be empty, or else there would be no answer.
+    """
+
+    node: MaskOf | Tensor | None = None
+    edge: MaskOf | Tensor | None = None
+    how: str = 'features'
+
+    def of_nodes(self, ids: Tensor, numbers: Tensor) -> Tensor | None:
+        r"""The masks of some nodes, [S, 1] or [S, F]."""
+        found = _look_up(self.node, ids, numbers)
+        return found[:, None] if found is not None and found.dim() == 1 else found
+
+    def of_edges(self, ids: Tensor, numbers: Tensor) -> Tensor | None:
+        r"""The masks of some edges, [S]."""
+        return _look_up(self.edge, ids, numbers)
+
+    @property
+    def kind(self) -> tuple[bool, bool, str]:
+        return self.node is None, self.edge is None, self.how
+
+
+def _look_up(mask: MaskOf | Tensor | None, ids: Tensor, numbers: Tensor) -> Tensor | None:
+    return mask[numbers, ids] if isinstance(mask, Tensor) else None if mask is None else mask(ids, numbers)
 
 
 @dataclass(frozen=True, eq=False)
 class Local:
-    r"""Asks a model about single outputs of a graph.
+    r"""Asks a model about single outputs of a graph: about nodes, pairs of nodes, or graphs.
 
     Args:
         teacher: The model.
         graph: The graph.
         outputs: What the model says of all outputs, [O, C].
-        num_hops: How many hops it looks; ``None`` if nobody knows, and the whole graph is always asked.
+        num_hops: How many hops it looks; ``None`` if nobody knows, and the whole graph is asked about nodes and pairs.
     """
 
     teacher: Teacher
     graph: Graph
     outputs: Tensor
     num_hops: int | None
-    was_local: list[bool] = field(default_factory=list, repr=False)  # of an answer under a mask, asked once
+    is_right: dict[tuple[bool, bool, str], bool] = field(default_factory=dict, repr=False)  # by kind of masks
 
-    def at(self, nodes: Tensor, node_mask: MaskOf | None, edge_mask: MaskOf | None, run: Run, label: str) -> Tensor:
-        r"""Returns the answers to some questions, [Q, C].
+    def at(
+        self, outputs: Tensor, masks: Masks, number: Tensor | None = None, run: Run = DEFAULT, label: str = 'Asking'
+    ) -> Tensor:
+        r"""Returns the answers to some questions, [Q, C], as if each were asked on the whole graph.
 
         Args:
-            nodes: The node that each question is about, [Q].
-            node_mask: The masks of nodes, which multiply features: for nodes [S] in questions [S], [S, 1] or [S, F].
-            edge_mask: Those of edges, which multiply messages, [S].
+            outputs: The output that each question is about, [Q].
+            masks: What is taken away.
+            number: The number of the mask that each question is asked under, [Q]; by default each has its own.
             run: How much to ask at a time.
             label: What a progress bar calls it.
         """
-        parts = self._neighbourhoods(edge_mask is not None)
-        chunks = [torch.arange(nodes.numel(), device=nodes.device)]
-        if parts is not None and self.num_hops is not None:
-            size = parts.sizes(self.num_hops + 1)[nodes] * (self.graph.x.size(1) + 1) + self.graph.num_nodes
-            chunks = runs(size, 16 * run.entries)
-        found = [self.outputs.new_zeros(0, self.outputs.size(1), dtype=torch.float64)]
-        with run.bar(label, 'questions', total=nodes.numel()) as bar:
-            for chunk in chunks:
-                answers = None
-                if parts is not None:
-                    answers = self._on_copies(parts, nodes[chunk], chunk, node_mask, edge_mask)
-                    parts = None if answers is None else parts
-                if answers is None:
-                    answers = torch.stack([self._on_graph(nodes[q], q, node_mask, edge_mask) for q in chunk])
-                found.append(answers)
+        number = torch.arange(outputs.numel(), device=outputs.device) if number is None else number
+        answers = self.outputs.new_zeros(outputs.numel(), self.outputs.size(1), dtype=torch.float64)
+        left = torch.ones_like(outputs, dtype=torch.bool)
+        with run.bar(label, 'questions', total=outputs.numel()) as bar:
+            for chunk, parts, place in self._chunks(outputs, number, masks, run):
+                found = self._on_copies(parts, place, outputs[chunk], number[chunk], masks)
+                if found is None:
+                    left[:] = True
+                    break
+                done = self._seen[outputs[chunk]] == RIGHT
+                answers[chunk[done]], left[chunk[done]] = found[done], False
+                bar.update(int(done.sum()))
+            for chunk in _alike(number, left.nonzero().view(-1)):
+                answers[chunk] = self._on_graph(outputs[chunk], masks, number[chunk[0]])
                 bar.update(chunk.numel())
-        return torch.cat(found)
+        return answers
 
-    def _neighbourhoods(self, has_edge_mask: bool) -> Neighbourhoods | None:
+    @cached_property
+    def _seen(self) -> Tensor:
+        r"""What is known of each output on a copy, [O]."""
+        return torch.full_like(self.outputs[:, 0], UNKNOWN, dtype=torch.uint8)
+
+    @cached_property
+    def _has_own_loops(self) -> bool:
+        return _has_own_loops(self.graph)
+
+    def _chunks(
+        self, outputs: Tensor, number: Tensor, masks: Masks, run: Run
+    ) -> Iterator[tuple[Tensor, Subgraphs, Tensor]]:
+        r"""Goes through the questions that cost less on copies: some, with parts, and which of these each is about."""
+        finder = self._finder(masks)
+        if finder is None or outputs.numel() == 0:
+            return
+        asked, which = outputs.unique(return_inverse=True)
+        most, size = AT_A_TIME * run.entries, finder.bounds(asked)
+        pieces = runs(size, most)
+        cheap = self._cheap(outputs, number, size[which])
+        if not bool(cheap.all()):
+            size = torch.cat([finder.sizes(asked[piece]) for piece in pieces])
+            cheap = self._cheap(outputs, number, size[which])
+        todo = cheap.nonzero().view(-1)
+        todo = todo[which[todo].argsort(stable=True)]
+        for piece in pieces:
+            mine = todo[(which[todo] >= piece[0]) & (which[todo] <= piece[-1])]
+            if mine.numel() == 0:
+                continue
+            parts = finder.parts(asked[piece])
+            for places in runs(size[which[mine]], most):
+                chunk = mine[places]
+                chunk = chunk[self._seen[outputs[chunk]] != WRONG]
+                if chunk.numel() > 0:
+                    yield chunk, parts, which[chunk] - piece[0]
+
+    def _cheap(self, outputs: Tensor, number: Tensor, size: Tensor) -> Tensor:
+        r"""Whether all questions under the same mask, each of some ``size`` [Q], cost less on copies than the graph."""
+        size = size.masked_fill(self._seen[outputs] == WRONG, torch.inf)
+        together = size.new_zeros(int(number.max()) + 1).index_add_(0, number, size)
         graph = self.graph
-        if self.num_hops is None or not graph.has_edge_order:
+        limit = graph.num_nodes * (graph.x.size(1) + PER_NODE) + graph.edge_index.size(1) + PER_CALL
+        return (together <= limit)[number]
+
+    def _finder(self, masks: Masks) -> _Finder | None:
+        r"""What finds the parts of the graph on which to ask, if any will do."""
+        graph, teacher = self.graph, self.teacher
+        if not graph.has_edge_order or teacher.model is None or self.is_right.get(masks.kind) is False:
             return None
-        # Where there is a loop for each node, PyG takes masks by place, and that differs in parts of a graph.
-        if has_edge_mask and int((graph.edge_index[0] == graph.edge_index[1]).sum()) == graph.num_nodes:
+        if teacher.level == 'graph':
+            return _Finder(graph) if teacher.takes_batches(graph) else None
+        if self.num_hops is None:
             return None
-        return Neighbourhoods(graph.edge_index, graph.num_nodes, self.teacher.flow)
+        around = Neighbourhoods(graph.edge_index, graph.num_nodes, teacher.flow)
+        return _Finder(graph, around, self._ends, self.num_hops + 1)
+
+    @cached_property
+    def _ends(self) -> Tensor | None:
+        r"""The nodes that each output is about, [O] or [2, O]."""
+        if self.teacher.level == 'graph':
+            return None
+        if self.teacher.level == 'edge':
+            return torch.stack(list(self.graph.pairs)).long()
+        return torch.arange(self.graph.num_nodes, device=self.graph.x.device)
 
     def _on_copies(
-        self,
-        parts: Neighbourhoods,
-        nodes: Tensor,
-        questions: Tensor,
-        node_mask: MaskOf | None,
-        edge_mask: MaskOf | None,
+        self, parts: Subgraphs, place: Tensor, outputs: Tensor, number: Tensor, masks: Masks
     ) -> Tensor | None:
-        r"""The answers [q, C] on copies; ``None`` if the model answers otherwise there than on the graph."""
-        whole, size = nodes.unique(), nodes.numel()
-        copies = parts.around(torch.cat([nodes, whole]), (self.num_hops or 0) + 1)
-        graph, is_masked = copies.graph(self.graph), copies.owner < size
-        if edge_mask is not None and int((graph.edge_index[0] == graph.edge_index[1]).sum()) == graph.num_nodes:
+        r"""The answers [q, C] on copies of ``parts``; ``None`` if the model answers otherwise than on the graph."""
+        is_new = self._seen[outputs] == UNKNOWN
+        whole, which = outputs[is_new].unique(return_inverse=True)
+        place_of_whole = torch.zeros_like(whole).index_put_((which,), place[is_new])
+        copies = parts.take(torch.cat([place, place_of_whole]))
+        nodes = _spread(masks.of_nodes, copies.node, copies.owner, number)
+        edges = _spread(masks.of_edges, copies.edge, copies.owner_of_edge, number)
+        if edges is not None and edges.is_floating_point() and (self._has_own_loops or _has_own_loops(copies)):
             return None
-        masks = (
-            self._spread(node_mask, copies.node, is_masked, questions, copies.owner),
-            self._spread(
-                edge_mask,
-                copies.edge,
-                is_masked[graph.edge_index[0]],
-                questions,
-                copies.owner[graph.edge_index[0]],
-            ),
-        )
         try:
-            answers = self.teacher.under(graph, *masks)[copies.root]
+            answers = self._asked(copies, torch.cat([outputs, whole]), nodes, edges, masks.how)
         except Exception:  # a model that knows the size of its graph; any other error will be seen on the graph, too
+            self.is_right[masks.kind] = False
             return None
-        if not _is_close(answers[size:], self.outputs[whole].double()):
-            return None
-        if not self.was_local:
-            first = self._on_graph(nodes[0], questions[0], node_mask, edge_mask)
-            self.was_local.append(_is_close(answers[0], first))
-        return answers[:size] if self.was_local[0] else None
+        answers, on_whole = answers.split([outputs.numel(), whole.numel()])
+        self._seen[whole] = torch.where(self._agree(on_whole, self.outputs[whole].double()), RIGHT, WRONG).byte()
+        good = (self._seen[outputs] == RIGHT).nonzero().view(-1)
+        if masks.kind not in self.is_right and good.numel() > 0:
+            alike = good[number[good] == number[good[0]]]
+            expected = self._on_graph(outputs[alike], masks, number[good[0]])
+            self.is_right[masks.kind] = bool(self._agree(answers[alike], expected).all())
+        return answers if self.is_right.get(masks.kind, True) else None
 
-    def _spread(
-        self, mask: MaskOf | None, ids: Tensor, is_masked: Tensor, questions: Tensor, owner: Tensor
-    ) -> Tensor | None:
-        r"""The mask of what is copied, and 1 where nothing is masked."""
-        if mask is None:
-            return None
-        found = mask(ids[is_masked], questions[owner[is_masked]])
-        spread = found.new_ones(ids.numel(), *found.shape[1:])
-        spread[is_masked] = found
-        return spread
+    def _agree(self, answers: Tensor, expected: Tensor) -> Tensor:
+        r"""Whether the model answers on copies as on the graph, [q]."""
+        return (answers - expected).abs().amax(dim=1) <= TOLERANCE * float(self.outputs.abs().max())
 
-    def _on_graph(self, node: Tensor, question: Tensor, node_mask: MaskOf | None, edge_mask: MaskOf | None) -> Tensor:
-        r"""The answer [C] of the whole graph."""
+    def _on_graph(self, outputs: Tensor, masks: Masks, number: Tensor) -> Tensor:
+        r"""The answers [q, C] of the whole graph under one mask."""
+        graph = self.graph
+        ids = torch.arange(graph.num_nodes, device=number.device)
+        nodes, edges = masks.of_nodes(ids, number.expand_as(ids)), None
+        if masks.edge is not None:
+            ids = torch.arange(graph.edge_index.size(1), device=number.device)
+            edges = masks.of_edges(ids, number.expand_as(ids))
+        is_removed = nodes is not None and masks.how == 'nodes'
+        if not is_removed and (edges is None or edges.is_floating_point()):
+            return self.teacher.under(graph, nodes, edges)[outputs]
+        if not graph.has_edge_order:
+            raise ValueError(
+                "'edge_index' must list edges where nodes or edges are taken away (got a sparse matrix): pass them as "
+                'a tensor [2, E]'
+            )
+        if self._ends is None:
+            every = torch.arange(self.outputs.size(0), device=number.device)
+            parts = whole_graphs(graph.batch, graph.edge_index, every)
+            nodes = None if nodes is None else nodes[parts.node]
+            edges = None if edges is None else edges[parts.edge]
+            return self._asked(parts, every, nodes, edges, masks.how)[outputs]
+        return self._asked(Subgraphs.of(graph, self._ends[..., outputs]), outputs, nodes, edges, masks.how)
 
-        def spread(mask: MaskOf, count: int) -> Tensor:
-            ids = torch.arange(count, device=node.device)
-            return mask(ids, question.expand(count))
+    def _asked(self, parts: Subgraphs, outputs: Tensor, nodes: Tensor | None, edges: Tensor | None, how: str) -> Tensor:
+        r"""What the model says on parts of the graph, of the ``outputs`` [K] that these are about."""
+        graph, level = self.graph, self.teacher.level
+        is_edge = level == 'edge' and not graph.names_pairs
+        is_kept = None if edges is None or edges.is_floating_point() else edges.bool()
+        if is_kept is not None or (nodes is not None and how == 'nodes'):
+            alive = torch.ones_like(parts.node, dtype=torch.bool)
+            kept = torch.ones_like(parts.edge, dtype=torch.bool) if is_kept is None else is_kept
+            if how == 'nodes' and nodes is not None:
+                alive = (nodes > 0).any(dim=1)
+                kept = kept & alive[parts.edge_index].all(dim=0)
+            if is_edge:  # which has no answer if it is dropped
+                kept = kept.index_fill(0, _edges_of(parts, outputs, graph), True)
+            edges = None if is_kept is not None or edges is None else edges[kept]
+            parts, stays = parts.without(alive, kept, parts.owner if level == 'graph' else None)
+            nodes = nodes[stays] if how == 'features' and nodes is not None else alive[stays][:, None]
+        one = parts.graph(
+            graph,
+            (parts.root, outputs) if level == 'edge' else None,
+            outputs if level == 'graph' else None,
+            self.outputs.size(0) if level == 'graph' else None,
+        )
+        if level == 'graph' and ('batch' in graph.kwargs or outputs.numel() > 1):
+            one.kwargs['batch'] = parts.owner
+        answers = self.teacher.under(one, nodes, edges)
+        if level == 'node':
+            return answers[parts.root]
+        return answers[_edges_of(parts, outputs, graph)] if is_edge else answers
 
-        nodes = None if node_mask is None else spread(node_mask, self.graph.num_nodes)
-        edges = None if edge_mask is None else spread(edge_mask, self.graph.edge_index.size(1))
-        return self.teacher.under(self.graph, nodes, edges)[node]
+
+@dataclass(frozen=True)
+class _Finder:
+    r"""Finds the parts of a graph that outputs depend on: neighbourhoods, or else whole graphs of a batch."""
+
+    graph: Graph
+    around: Neighbourhoods | None = None
+    ends: Tensor | None = None
+    num_hops: int = 0
+
+    def parts(self, outputs: Tensor) -> Subgraphs:
+        r"""The parts of some outputs, distinct and ascending."""
+        if self.around is None or self.ends is None:
+            return whole_graphs(self.graph.batch, self.graph.edge_index, outputs)
+        return self.around.around(self.ends[..., outputs], self.num_hops)
+
+    def sizes(self, outputs: Tensor) -> Tensor:
+        r"""What a copy of each part costs."""
+        nodes, edges = self.parts(outputs).sizes
+        return nodes * float(self.graph.x.size(1) + PER_NODE) + edges
+
+    def bounds(self, outputs: Tensor) -> Tensor:
+        r"""What a copy of each part can cost at most."""
+        if self.around is None or self.ends is None:
+            return self.sizes(outputs)
+        return self.around.sizes(self.num_hops)[self.ends[..., outputs]].view(-1, outputs.numel()).sum(0) * (
+            self.graph.x.size(1) + PER_NODE + self.graph.edge_index.size(1) / self.graph.num_nodes
+        )
 
 
-def _is_close(outputs: Tensor, expected: Tensor) -> bool:
-    r"""Whether a model answers on a part of the graph as on the whole."""
-    return torch.allclose(outputs, expected, rtol=0.0, atol=TOLERANCE * float(expected.abs().max()))
+def _spread(
+    mask: Callable[[Tensor, Tensor], Tensor | None], ids: Tensor, owner: Tensor, number: Tensor
+) -> Tensor | None:
+    r"""The mask of what is copied, and 1 in the copies beyond the questions, where nothing is masked."""
+    is_masked = owner < number.numel()
+    found = mask(ids[is_masked], number[owner[is_masked]])
+    if found is None:
+        return None
+    return torch.cat([found, found.new_ones(ids.numel() - found.size(0), *found.shape[1:])])
+
+
+def _edges_of(parts: Subgraphs, outputs: Tensor, graph: Graph) -> Tensor:
+    r"""Where the edges are that outputs [K] are about, in the parts around their ends."""
+    count = graph.edge_index.size(1)
+    return torch.searchsorted(parts.owner_of_edge * count + parts.edge, parts.owner[parts.root[0]] * count + outputs)
+
+
+def _has_own_loops(graph: Graph | Subgraphs) -> bool:
+    r"""Whether there is a loop for each node: then PyG takes masks by place, and that differs in parts of a graph."""
+    source, target = graph.edge_index
+    size = graph.num_nodes if isinstance(graph, Graph) else graph.node.numel()
+    return int((source == target).sum()) == size
+
+
+def _alike(number: Tensor, questions: Tensor) -> list[Tensor]:
+    r"""The ``questions`` under each mask."""
+    _, which, count = number[questions].unique(return_inverse=True, return_counts=True)
+    return list(questions[which.argsort(stable=True)].split(count.tolist()))

@@ -15,7 +15,7 @@ from pyg_dnx import options
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.run import ENTRIES, Run
 from pyg_dnx.scores.question import outputs_of
-from pyg_dnx.teacher.local import Local, MaskOf
+from pyg_dnx.teacher.local import Local, MaskOf, Masks
 from pyg_dnx.teacher.reach import receptive_field
 from pyg_dnx.teacher.teacher import Teacher
 
@@ -161,7 +161,7 @@ class _Checker:
         explanations, nodes = [item for item, _ in waiting], torch.cat([node for _, node in waiting])
         node_mask = _masks_of_questions([item.get('node_mask') for item in explanations])
         edge_mask = _masks_of_questions([item.get('edge_mask') for item in explanations])
-        answers = self.local.at(torch.cat([nodes, nodes]), node_mask, edge_mask, Run(), 'Checking')
+        answers = self.local.at(torch.cat([nodes, nodes]), Masks(node_mask, edge_mask), label='Checking')
         yield self._result(explanations, nodes, *answers.split(nodes.numel()))
 
     def _result(self, explanations: list[Explanation], nodes: Tensor, kept: Tensor, removed: Tensor) -> Check:
