@@ -13,6 +13,7 @@ from pyg_dnx.results.node_explanations import LinkExplanations, NodeExplanations
 from pyg_dnx.results.warnings import SurrogateWarning
 from pyg_dnx.teacher.probes import probe_masks
 from pyg_dnx.trust.measure import Check, check
+from pyg_dnx.trust.refine import Refined, refine
 from pyg_dnx.trust.report import TrustReport, certify, trust_report
 from pyg_dnx.trust.theory import Bounds, bound
 from pyg_dnx.view.html import to_html
@@ -36,6 +37,7 @@ __all__ = [
     'NodeExplanations',
     'ProbeDnX',
     'ProbeDnXAlgorithm',
+    'Refined',
     'Report',
     'Surrogate',
     'SurrogateCache',
@@ -49,6 +51,7 @@ __all__ = [
     'explain_nodes',
     'plot',
     'probe_masks',
+    'refine',
     'shared_cache',
     'to_html',
     'trust_report',
