@@ -209,10 +209,11 @@ def test_edge_masks_need_ordered_edges(kind, model, layout):
 
 
 @pytest.mark.parametrize('level', ['edge', 'graph'])
-def test_task_levels(kind, model, level):
+def test_methods_of_other_task_levels(kind, model, level):
     config = {'mode': 'multiclass_classification', 'task_level': level, 'return_type': 'raw'}
-    for text in (f"'task_level' must be 'node' for {kind.__name__} (got '{level}')", 'GNNExplainer'):
-        refused(lambda: Explainer(model, kind(), 'model', config, 'object'), text)
+    algorithm = Explainer(model, kind(), 'model', config, 'object').algorithm
+    text = f"'task_level' must be 'node' to explain nodes (got '{level}'): pass it in 'model_config'"
+    refused(lambda: algorithm.explain_nodes(model, X, EDGES), text)
 
 
 @pytest.mark.parametrize('other', [Surrogate(torch.ones(3, 2), torch.ones(2), 1, None), len, 'model'])

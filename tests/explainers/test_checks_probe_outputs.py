@@ -25,8 +25,8 @@ PROBE_OUTPUTS = [
     (GOOD.numpy().astype('complex128'), "'probe_outputs' must hold real numbers, densely (got complex128)"),
     (GOOD.to_sparse(), "'probe_outputs' must hold real numbers, densely"),
     (np.array([[['a'] * 3] * 8] * 8), "'probe_outputs' must hold real numbers, densely"),
-    (poke(GOOD, NAN), 'must return finite outputs (got NaN or infinity at 1 of 8 nodes)'),
-    (poke(GOOD.flip(0), NAN).flip(0), 'must return finite outputs (got NaN or infinity at 1 of 8 nodes)'),
+    (poke(GOOD, NAN), 'must return finite outputs (got NaN or infinity at 1 of 8 rows)'),
+    (poke(GOOD.flip(0), NAN).flip(0), 'must return finite outputs (got NaN or infinity at 1 of 8 rows)'),
 ]
 
 

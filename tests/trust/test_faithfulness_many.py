@@ -22,7 +22,8 @@ from torch_geometric.explain.metric import fidelity
 from torch_geometric.nn import DirGNNConv, GCNConv, LayerNorm, SGConv
 
 from pyg_dnx import FastDnX, check
-from pyg_dnx.trust import measure as faithfulness
+from pyg_dnx.run import Run
+from pyg_dnx.trust.measure import checks, join
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
@@ -128,14 +129,19 @@ def test_how_far_a_model_looks(name, create, num_hops, num_evaluations):
     assert_checks_each(*explained(create().eval(), edge='object'), num_evaluations, num_hops=num_hops)
 
 
-@pytest.mark.parametrize(
-    ('create', 'limit', 'num_evaluations'),
-    [(Teacher, 1, 4 * CHUNK + 1), (Teacher, 150, 2 * CHUNK + 1), (Teacher, 2**24, TOGETHER), (Global, 1, NOTICED)],
-)
-def test_chunks_change_nothing(create, limit, num_evaluations, monkeypatch, capsys):
-    monkeypatch.setattr(faithfulness, 'MAX_FEATURES_AT_A_TIME', limit)
-    progress = {1: True, 150: None, 2**24: False}[limit]
-    assert_checks_each(*explained(create().eval(), edge='object'), num_evaluations, progress=progress)
+@pytest.mark.parametrize(('create', 'entries'), [(Teacher, 1), (Teacher, 8), (Teacher, 2**20), (Global, 1)])
+def test_chunks_change_nothing(create, entries):
+    (explain, explanations), calls = explained(create().eval(), edge='object'), []
+    handle = explain.model.register_forward_hook(lambda *_: calls.append(1))
+    found = list(checks(explain, explanations, 2, Run(entries=entries)))
+    handle.remove()
+    assert (len(calls) > TOGETHER) == (entries < 2**20)
+    assert_same(join(found), [check(explain, explanation) for explanation in explanations])
+
+
+@pytest.mark.parametrize('progress', [True, False, None])
+def test_progress_is_shown_when_asked_for(progress, capsys):
+    assert_checks_each(*explained(Teacher().eval(), edge='object'), progress=progress)
     assert ('4/4' in capsys.readouterr().err) == (progress is True)
 
 

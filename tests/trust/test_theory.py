@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from torch_geometric.nn import SGConv
 
 from pyg_dnx import DnX, FastDnX, bound
-from pyg_dnx.trust import bounds as formulas
+from pyg_dnx.trust import theory as formulas
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 

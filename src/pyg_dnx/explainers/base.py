@@ -273,7 +273,7 @@ class DistillAndExplain(ExplainerAlgorithm):
 
         For the arguments, see :meth:`explain_nodes`.
         """
-        if edge_index is None:
+        if edge_index is None and not isinstance(x, Tensor):
             return self._distill_data_set(model, x, self._run(progress))
         self._check_arguments(model, kwargs, self.distill)
         graph = Graph.of(x, edge_index, kwargs, self.pair_argument)

@@ -161,7 +161,7 @@ class GraphExplanations:
             rows = one.rows.sorted(one.graph.num_nodes)
             start = torch.bincount(one.graph.batch, minlength=len(rows.length)).cumsum(0)
             start = start - torch.bincount(one.graph.batch, minlength=len(rows.length))
-            graphs.append((torch.arange(len(rows.length)) + first).repeat_interleave(rows.length.cpu()))
+            graphs.append((torch.arange(len(rows.length), device='cpu') + first).repeat_interleave(rows.length.cpu()))
             nodes.append((rows.column.long() - start.repeat_interleave(rows.length)).cpu())
             scores.append(rows.value.cpu())
             lengths.append(rows.length.cpu())

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch_geometric.explain.config import ModelMode, ModelReturnType
 
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.rows import runs
@@ -22,6 +23,7 @@ from pyg_dnx.run import DEFAULT, Run
 from pyg_dnx.teacher.teacher import Teacher
 
 TOLERANCE = 1e-4  # relative to the largest output
+SMALLEST = 1e-37  # probability whose logarithm is looked at
 AT_A_TIME = 16  # by how much the features of copies that are asked about together may exceed the run's entries
 PER_NODE, PER_CALL = 16, 2**17  # what a node and an evaluation cost besides the features, in numbers of these
 UNKNOWN, RIGHT, WRONG = range(3)  # what is known of an output on a copy
@@ -202,8 +204,14 @@ class Local:
         return answers if self.is_right.get(masks.kind, True) else None
 
     def _agree(self, answers: Tensor, expected: Tensor) -> Tensor:
-        r"""Whether the model answers on copies as on the graph, [q]."""
-        return (answers - expected).abs().amax(dim=1) <= TOLERANCE * float(self.outputs.abs().max())
+        r"""Whether the model answers on copies as on the graph, [q]: by logits, where it returns them.
+
+        Probabilities that are all 0 or 1 would not tell.
+        """
+        config, outputs = self.teacher.config, self.outputs
+        if config.mode != ModelMode.regression and config.return_type != ModelReturnType.probs:
+            answers, expected, outputs = (p.clamp(min=SMALLEST).log() for p in (answers, expected, outputs))
+        return (answers - expected).abs().amax(dim=1) <= TOLERANCE * float(outputs.abs().max())
 
     def _on_graph(self, outputs: Tensor, masks: Masks, number: Tensor) -> Tensor:
         r"""The answers [q, C] of the whole graph under one mask."""

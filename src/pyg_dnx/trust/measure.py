@@ -13,7 +13,7 @@ from torch_geometric.explain.config import ExplanationType, ModelMode
 
 from pyg_dnx import options
 from pyg_dnx.graph.graph import Graph
-from pyg_dnx.run import ENTRIES, Run
+from pyg_dnx.run import DEFAULT, Run
 from pyg_dnx.scores.question import outputs_of
 from pyg_dnx.teacher.local import Local, MaskOf, Masks
 from pyg_dnx.teacher.reach import receptive_field
@@ -78,11 +78,12 @@ def check(
         raise TypeError(
             f"'explanations' must be an Explanation or several (got {kind}): pass what 'explainer' returned"
         )
-    with Run(progress=progress).bar('Checking', 'explanations', explanations) as bar, torch.no_grad():
-        found = list(_check_all(explainer, bar, reach))
+    run = Run(progress=progress)
+    with run.bar('Checking', 'explanations', explanations) as bar:
+        found = list(checks(explainer, bar, reach, Run()))
     if not found:
         raise ValueError("'explanations' must hold at least one explanation (got none): pass what 'explainer' returned")
-    return found[0] if len(found) == 1 else _join(found)
+    return join(found)
 
 
 def graph_of(explanation: Explanation) -> Graph:
@@ -107,14 +108,18 @@ def masks_of(explanation: Explanation) -> tuple[Tensor | None, Tensor | None]:
     return node_mask, edge_mask
 
 
-def _check_all(explainer: Explainer, explanations: Iterable[Explanation], reach: int | None) -> Iterator[Check]:
+@torch.no_grad()
+def checks(
+    explainer: Explainer, explanations: Iterable[Explanation], reach: int | None, run: Run = DEFAULT
+) -> Iterator[Check]:
+    r"""Checks explanations, those of one graph in chunks, for a model that looks ``reach`` hops far, or ``None``."""
     checker = None
     for explanation in explanations:
         graph = graph_of(explanation)
         if checker is None or not checker.graph.is_same(graph):
             if checker is not None:
                 yield from checker.flush()
-            checker = _Checker(explainer, explanation, graph, reach)
+            checker = _Checker(explainer, explanation, graph, reach, run)
         yield from checker.add(explanation)
     if checker is not None:
         yield from checker.flush()
@@ -123,15 +128,17 @@ def _check_all(explainer: Explainer, explanations: Iterable[Explanation], reach:
 class _Checker:
     r"""Checks explanations on one graph: those of one node together, those of several on the whole graph."""
 
-    def __init__(self, explainer: Explainer, explanation: Explanation, graph: Graph, reach: int | None) -> None:
-        self.explainer, self.graph = explainer, graph
+    def __init__(
+        self, explainer: Explainer, explanation: Explanation, graph: Graph, reach: int | None, run: Run
+    ) -> None:
+        self.explainer, self.graph, self.run = explainer, graph, run
         prediction = explanation.get('prediction')
         self.teacher = Teacher(explainer.model, explainer.model_config, prediction)
         self.outputs = self.teacher.outputs(graph).values if prediction is not None else self.teacher.under(graph)
         self.local = Local(self.teacher, graph, self.outputs, reach)
         self.waiting: list[tuple[Explanation, Tensor]] = []
         self.kind: tuple[Any, ...] = ()
-        self.room = 16 * ENTRIES  # numbers in the masks that wait
+        self.room = 16 * run.entries  # numbers in the masks that wait
 
     def add(self, explanation: Explanation) -> Iterator[Check]:
         nodes = outputs_of(explanation.get('index'), self.graph.num_nodes, self.graph.x.device)
@@ -157,11 +164,11 @@ class _Checker:
         r"""Checks what waits to be checked together."""
         if not self.waiting:
             return
-        waiting, self.waiting, self.room = self.waiting, [], 16 * ENTRIES
+        waiting, self.waiting, self.room = self.waiting, [], 16 * self.run.entries
         explanations, nodes = [item for item, _ in waiting], torch.cat([node for _, node in waiting])
         node_mask = _masks_of_questions([item.get('node_mask') for item in explanations])
         edge_mask = _masks_of_questions([item.get('edge_mask') for item in explanations])
-        answers = self.local.at(torch.cat([nodes, nodes]), Masks(node_mask, edge_mask), label='Checking')
+        answers = self.local.at(torch.cat([nodes, nodes]), Masks(node_mask, edge_mask), None, self.run, 'Checking')
         yield self._result(explanations, nodes, *answers.split(nodes.numel()))
 
     def _result(self, explanations: list[Explanation], nodes: Tensor, kept: Tensor, removed: Tensor) -> Check:
@@ -199,7 +206,7 @@ def _masks_of_questions(masks: list[Tensor | None]) -> MaskOf | None:
 
     def mask_of(ids: Tensor, questions: Tensor) -> Tensor:
         asked, count = torch.unique_consecutive(questions, return_counts=True)
-        parts = []
+        parts = [cast(Tensor, masks[0])[:0]]  # an isolated node has no edges
         for question, part in zip(asked.tolist(), ids.split(count.tolist()), strict=True):
             mask = cast(Tensor, masks[question % len(masks)])
             is_shared = mask.dim() == 2 and mask.size(0) == 1
@@ -210,7 +217,9 @@ def _masks_of_questions(masks: list[Tensor | None]) -> MaskOf | None:
     return mask_of
 
 
-def _join(parts: list[Check]) -> Check:
+def join(parts: list[Check]) -> Check:
+    r"""One check of what several are of."""
+
     def joined(name: str) -> Any:
         tensors = [getattr(part, name) for part in parts]
         return None if tensors[0] is None else torch.cat(tensors)
