@@ -31,7 +31,7 @@ from pyg_dnx.graph.design import Design, Sparse
 from pyg_dnx.graph.features import Features, as_sparse, propagate
 from pyg_dnx.graph.filters import FILTERS
 from pyg_dnx.graph.graph import Graph
-from pyg_dnx.graph.readout import Readout, readout_of
+from pyg_dnx.graph.readout import readout_of
 from pyg_dnx.run import ENTRIES, Run
 from pyg_dnx.teacher.probes import NUM_FIXED_MASKS, masks_of_parts, probe_masks
 from pyg_dnx.teacher.teacher import Answers, Teacher
@@ -229,13 +229,15 @@ def distill(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Distill
     def spread(num_hops: int, mask: Tensor | None = None) -> Features | Design:
         if recipe.filter != 'sgc':
             taps = torch.tensor(FILTERS[recipe.filter](num_hops), dtype=torch.float64, device=x.device)
-            return Design(operator, inputs, taps, dtype=precise)
-        return propagate(operator, inputs if mask is None else x * mask[:, None], num_hops, precise, max_bytes)
+            found: Features | Design = Design(operator, inputs, taps, dtype=precise)
+        else:
+            found = propagate(operator, inputs if mask is None else x * mask[:, None], num_hops, precise, max_bytes)
+        return found if graph.roots is None else found.only(graph.roots)
 
     num_hops, held_out = hops[0], None
     if len(hops) > 1:
         held_out = _held_out_loss(spread, targets, hops, recipe.ridge, regression)
-        rounding = 1e-9 * float(torch.linalg.vector_norm(targets)) ** 2 / x.size(0)
+        rounding = 1e-9 * float(torch.linalg.vector_norm(targets)) ** 2 / targets.size(0)
         best = min(held_out.values()) + rounding
         num_hops = next(hops for hops, loss in held_out.items() if not loss > best)  # of ties, the fewest
 
@@ -250,7 +252,7 @@ def distill(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Distill
             parts = zip(
                 chain([features], (cast(Features, spread(num_hops, mask)) for mask in masks)), shifted, strict=True
             )
-            fit = fit_stacked(parts, (1 + recipe.num_masks) * x.size(0), recipe.ridge)
+            fit = fit_stacked(parts, (1 + recipe.num_masks) * targets.size(0), recipe.ridge)
     else:
         fit = _fit(features, targets, recipe.ridge, regression, run.progress)
     evidence = features @ fit.weight.to(features.dtype)
@@ -271,7 +273,8 @@ def distill(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Distill
     )
     parts_of = fit.weight.to(dtype), fit.bias.to(dtype), num_hops, report, teacher.flow
     surrogate = Surrogate(*parts_of, filter=recipe.filter)
-    return Distilled(decompose(surrogate, graph, Readout(graph.num_nodes), evidence.to(dtype)), answers)
+    readout = readout_of(graph, teacher.level, targets.size(0))
+    return Distilled(decompose(surrogate, graph, readout, evidence.to(dtype)), answers)
 
 
 def place(surrogate: Surrogate, teacher: Teacher, graph: Graph) -> Distilled:

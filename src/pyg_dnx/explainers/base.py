@@ -41,6 +41,7 @@ from pyg_dnx.scores.question import Goal, outputs_of
 from pyg_dnx.scores.rules import Rule
 from pyg_dnx.teacher.teacher import Teacher
 
+_PACKED = torch.nn.Module()  # the cache's key for graphs that are packed, whatever the model
 Names = Sequence[str] | Mapping[Any, Any] | None
 
 
@@ -68,6 +69,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         num_masks: int = 8,
         how: str | None = None,
         pair_argument: str = 'edge_label_index',
+        target_type: str | None = None,
         filter: str = 'sgc',
         class_names: Names = None,
         feature_names: Names = None,
@@ -86,6 +88,7 @@ class DistillAndExplain(ExplainerAlgorithm):
                 f"pass 'edge_label_index', say"
             )
         self.pair_argument = pair_argument
+        self.target_type = target_type
         if distillation is not None:
             options.choice('distillation', distillation, ('paper', 'masked'))
         if how is not None:
@@ -137,26 +140,37 @@ class DistillAndExplain(ExplainerAlgorithm):
             index (int or Tensor, optional): The nodes to explain: an id, ids, or a boolean mask. ``None`` is all.
             **kwargs: Further arguments of the model. The surrogate uses ``edge_weight``, and no other.
         """
-        graph = Graph.of(x, edge_index, kwargs, self.pair_argument)
+        graph = self._graph(x, edge_index, kwargs)
         if self.explainer_config.edge_mask_type is not None and not graph.has_edge_order:
             raise ValueError(
                 f"'edge_index' must be a tensor of shape [2, E] for an edge mask, since only there edges have an order "
                 f"(got {type(edge_index).__name__}): pass such a tensor, or drop 'edge_mask_type'"
             )
-        plan = (self._at_graph_level() if self._is_of_graphs(graph, target) else self).plan
-        teacher, outputs = plan.teacher(model, graph), outputs_of(index, num_outputs(graph, plan.level), x.device)
+        explainer, graph = self._at_level_of(graph, self._num_rows(target, graph))
+        plan = explainer.plan
+        teacher, outputs = plan.teacher(model, graph), outputs_of(index, num_outputs(graph, plan.level), graph.x.device)
         return plan.explain(teacher, graph, outputs, target, self._run())
 
-    def _is_of_graphs(self, graph: Graph, target: Tensor) -> bool:
-        r"""Whether a model that is called one of nodes has an output for each graph of a batch."""
-        if self.model_config.task_level != ModelTaskLevel.node or graph.kwargs.get('batch') is None:
-            return False
-        size = target.size(0) if isinstance(target, Tensor) and target.dim() > 0 else graph.num_nodes
-        return size == num_outputs(graph, 'graph') != graph.num_nodes
+    def _at_level_of(self, graph: Graph, num_rows: set[int]) -> tuple[DistillAndExplain, Graph]:
+        r"""This explainer for what the rows of the output are of, and the graph with their type if they are nodes.
 
-    def _at_graph_level(self) -> DistillAndExplain:
+        A model that is called one of nodes may have an output for each graph of a batch; and one of graphs, or of
+        links, an output for each node of a type.
+        """
+        level = str(self.model_config.task_level.value)
+        if graph.types is None:
+            is_of_graphs = level == 'node' and graph.kwargs.get('batch') is not None
+            if is_of_graphs and graph.num_nodes not in num_rows and num_outputs(graph, 'graph') in num_rows:
+                return self._at_level(ModelTaskLevel.graph), graph
+            return self, graph
+        if level != 'node' and num_outputs(graph, level) in num_rows:
+            return self, graph
+        explainer = self if level == 'node' else self._at_level(ModelTaskLevel.node)
+        return explainer, graph.aimed(num_rows, self.target_type)
+
+    def _at_level(self, level: ModelTaskLevel) -> DistillAndExplain:
         found, config = copy.copy(self), copy.copy(self.model_config)
-        config.task_level = ModelTaskLevel.graph
+        config.task_level = level
         found.connect(self.explainer_config, config)
         return found
 
@@ -346,6 +360,24 @@ class DistillAndExplain(ExplainerAlgorithm):
     def _goal(self) -> Goal:
         by_target = self.explainer_config.explanation_type == ExplanationType.phenomenon
         return Goal(self.model_config, by_target, self.score == 'target', self.contrast)
+
+    def _graph(self, x: Any, edge_index: Any, kwargs: dict[str, Any]) -> Graph:
+        r"""The arguments of the model; those of a heterogeneous graph are packed once."""
+        if self.cache is None or not isinstance(x, Mapping) or len(x) == 1:
+            return Graph.of(x, edge_index, kwargs, self.pair_argument)
+        inputs = (dict(x), dict(edge_index), kwargs, 'packed')
+
+        def create() -> Graph:
+            return Graph.of(x, edge_index, kwargs, self.pair_argument).without_arguments()
+
+        packed = self.cache.get_or_create(_PACKED, inputs, ('packed', self.pair_argument), create)
+        return packed.with_arguments(x, edge_index, kwargs)
+
+    def _num_rows(self, target: Any, graph: Graph) -> set[int]:
+        r"""How many rows the output may have, given its target: one number each, or one for each of two columns."""
+        size = target.size(0) if isinstance(target, Tensor) and target.dim() > 0 else graph.num_nodes
+        is_binary = self.model_config.mode == ModelMode.binary_classification
+        return {size, size // 2} if is_binary and size % 2 == 0 and graph.types is not None else {size}
 
     def _run(self, progress: bool | None = False) -> Run:
         return Run(self.max_memory, progress)

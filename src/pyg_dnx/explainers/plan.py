@@ -87,7 +87,7 @@ class Plan:
         known = None
         if teacher.level == 'graph' and self.needs_surrogate:
             known = self.of_data_set(teacher)
-        inputs = (graph.x, graph.edge_index, graph.kwargs)
+        inputs = graph.arguments
         target = None if self.goal.by_target else target
 
         def is_current(distilled: Distilled, is_certain: bool = True) -> bool:
@@ -120,7 +120,7 @@ class Plan:
                 teacher.given_probes,
             ),
         )
-        return self.cache.get_or_create(model, seen, (*self._key, self.needs_surrogate, known), create, is_current)
+        return self.cache.get_or_create(model, seen, (*self._key, self.needs_surrogate, known, graph.target), create, is_current)
 
     def _distil(self, teacher: Teacher, graph: Graph, run: Run, known: Surrogate | None) -> Distilled:
         recipe = self.recipe

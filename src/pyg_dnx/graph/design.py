@@ -149,6 +149,8 @@ class Design:
             found.readout = self.readout.rows(index)
         return found
 
+    only = rows  # as of features
+
     def masked(self, masks: Tensor) -> Design:
         r"""The matrices with :math:`\mathrm{diag}(m) X` for X, one for each of ``masks`` [A, N], their rows in turn."""
         found = copy(self)

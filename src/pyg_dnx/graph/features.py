@@ -39,6 +39,10 @@ class Features:
         parts = [block[index] for block in self.blocks]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
+    def only(self, index: Tensor) -> Features:
+        r"""Some rows, in column blocks."""
+        return Features([block[index] for block in self.blocks])
+
     def chunks(self) -> Iterator[tuple[slice, Tensor]]:
         r"""Goes through all rows, [n, F] at a time."""
         step = max(1, CHUNK_SIZE // self.num_features)

@@ -2,6 +2,7 @@ r"""A graph with the arguments that the model takes, checked once."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
 from pyg_dnx.graph.operator import Operator, is_edge_list, normalized_adjacency
+from pyg_dnx.graph.types import Types, aimed, pack
 from pyg_dnx.run import ENTRIES
 
 
@@ -22,6 +24,7 @@ class Graph:
         edge_index: The edges [2, E], or a sparse adjacency matrix.
         kwargs: Further arguments of the model; ``edge_weight`` is the only one that the operator takes.
         pair_argument: The argument that names the pairs [2, Q] of which a model of links predicts something.
+        types: Of a heterogeneous graph, which is packed into ``x`` and ``edge_index``, what belongs to which type.
     """
 
     x: Tensor
@@ -29,12 +32,50 @@ class Graph:
     kwargs: dict[str, Any]
     pair_argument: str = 'edge_label_index'
     operators: dict[tuple[str, torch.dtype], Operator] = field(default_factory=dict, repr=False)  # those known
+    types: Types | None = None
 
     @staticmethod
     def of(x: Any, edge_index: Any, kwargs: dict[str, Any], pair_argument: str = 'edge_label_index') -> Graph:
-        r"""Checks shapes and types, in constant time."""
+        r"""Checks shapes and types, in constant time; dicts are packed, in one pass over them."""
+        if isinstance(x, Mapping) or isinstance(edge_index, Mapping):
+            x, edge_index, packed, types = pack(x, edge_index, kwargs)
+            return Graph(x, edge_index, packed, pair_argument, types=types)
         _check_shapes(x, edge_index, kwargs)
         return Graph(x, edge_index, kwargs, pair_argument)
+
+    @property
+    def arguments(self) -> tuple[Any, Any, dict[str, Any]]:
+        r"""The arguments as the user gave them."""
+        if self.types is None:
+            return self.x, self.edge_index, self.kwargs
+        return self.types.x, self.types.edge_index, dict(self.types.kwargs)
+
+    def with_arguments(self, x: Any, edge_index: Any, kwargs: dict[str, Any]) -> Graph:
+        r"""A packed graph with what it was packed from."""
+        types = None if self.types is None else replace(self.types, x=x, edge_index=edge_index, kwargs=kwargs)
+        return replace(self, types=types)
+
+    def without_arguments(self) -> Graph:
+        r"""A packed graph that keeps nothing of what it was packed from alive."""
+        return self.with_arguments({}, {}, {})
+
+    def aimed(self, num_rows: Iterable[int], target_type: Any = None) -> Graph:
+        r"""The same, with the type whose nodes the rows of the output are; their number tells it, if the user doesn't."""
+        return self if self.types is None else replace(self, types=aimed(self.types, num_rows, target_type))
+
+    @property
+    def target(self) -> Any:
+        r"""The type whose nodes the rows of the output are, if there are types."""
+        return None if self.types is None else self.types.target
+
+    @property
+    def roots(self) -> Tensor | None:
+        r"""The nodes [O] that the outputs of a model of nodes are of; all of them, in their order, if ``None``."""
+        return None if self.types is None else self.types.roots
+
+    def times(self, node_mask: Tensor) -> Any:
+        r"""The features, as the model takes them, times a mask of shape [N, 1], [N, F] or [1, F]."""
+        return self.x * node_mask if self.types is None else self.types.times(node_mask)
 
     @property
     def num_nodes(self) -> int:
@@ -94,8 +135,10 @@ class Graph:
             return 'graph'
         return 'pair' if self.names_pairs and size == self.pairs.size(1) else None
 
-    def call(self, model: torch.nn.Module, x: Tensor | None = None) -> Any:
+    def call(self, model: torch.nn.Module, x: Any = None) -> Any:
         r"""What the model returns, for other features ``x`` if they are given."""
+        if self.types is not None:
+            return self.types.call(model, x)
         return model(self.x if x is None else x, self.edge_index, **self.kwargs)
 
     def operator(self, flow: str, dtype: torch.dtype) -> Operator:
@@ -108,8 +151,8 @@ class Graph:
 
     def is_same(self, other: Graph) -> bool:
         r"""Whether all arguments are the same objects."""
-        same = self.x is other.x and self.edge_index is other.edge_index and self.kwargs.keys() == other.kwargs.keys()
-        return same and all(value is other.kwargs[name] for name, value in self.kwargs.items())
+        (x, edge_index, kwargs), (others_x, others_edges, others_kwargs) = self.arguments, other.arguments
+        return _is_same(x, others_x) and _is_same(edge_index, others_edges) and _is_same(kwargs, others_kwargs)
 
     def check_content(self) -> None:
         r"""Checks the contents, in one pass over them."""
@@ -148,12 +191,13 @@ class Graph:
             raise ValueError("'edge_weight' must be finite (got NaN or infinity): drop those edges")
 
 
+def _is_same(value: Any, other: Any) -> bool:
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        return value.keys() == other.keys() and all(_is_same(value[name], other[name]) for name in value)
+    return value is other
+
+
 def _check_shapes(x: Any, edge_index: Any, kwargs: dict[str, Any]) -> None:
-    if isinstance(x, dict) or isinstance(edge_index, dict):
-        raise TypeError(
-            "'x' and 'edge_index' must be those of a homogeneous graph (got a dict): convert the data with "
-            "'HeteroData.to_homogeneous', and wrap the model accordingly"
-        )
     if not isinstance(x, Tensor) or x.layout != torch.strided or x.is_complex():
         kind = f'{x.layout} of {x.dtype}' if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(f"'x' must be a dense tensor of real numbers (got {kind}): pass x.to_dense(), say")

@@ -68,7 +68,8 @@ class Readout:
 
 
 def _node_readout(graph: Graph, num_outputs: int) -> Readout:
-    return Readout(graph.num_nodes)
+    roots = graph.roots
+    return Readout(graph.num_nodes) if roots is None else Readout(num_outputs, unit_rows(roots))
 
 
 def _graph_readout(graph: Graph, num_outputs: int) -> Readout:
@@ -105,7 +106,7 @@ READOUTS: dict[str, Callable[[Graph, int], Readout]] = {
 def num_outputs(graph: Graph, level: str) -> int:
     r"""How many outputs a model of a task level has."""
     if level == 'node':
-        return graph.num_nodes
+        return graph.num_nodes if graph.roots is None else graph.roots.numel()
     if level == 'edge':
         return graph.pairs.size(1)
     batch = graph.kwargs.get('batch')

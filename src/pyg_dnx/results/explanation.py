@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch_geometric.explain import Explanation
+from torch_geometric.explain import Explanation, HeteroExplanation
 from torch_geometric.explain.config import MaskType
 
 from pyg_dnx.distill.decomposition import Decomposition
 from pyg_dnx.distill.distill import Trust
 from pyg_dnx.graph.graph import Graph
+from pyg_dnx.graph.types import Types
 from pyg_dnx.scores.attribution import attribute
 from pyg_dnx.scores.masks import to_mask
 from pyg_dnx.scores.question import Question
@@ -21,6 +22,15 @@ from pyg_dnx.scores.rules import Effects
 
 class ShownExplanation(Explanation):
     r"""PyG's explanation, shown as its page in a notebook."""
+
+    def _repr_html_(self) -> str:
+        from pyg_dnx.view.html import notebook_html
+
+        return notebook_html(self)
+
+
+class ShownHeteroExplanation(HeteroExplanation):
+    r"""The same of a heterogeneous graph."""
 
     def _repr_html_(self) -> str:
         from pyg_dnx.view.html import notebook_html
@@ -70,9 +80,42 @@ def join_parts(found: list[tuple[Explanation, Tensor, Tensor]], graph: Graph, vi
     return ShownExplanation().update({**joined, **view.names})
 
 
+def _attribute_mask(
+    scores: Tensor, inside: Tensor, scaling: str, dtype: torch.dtype, parts: Tensor | None, graph: Graph
+) -> Tensor:
+    r"""The mask of the features of nodes, [N, F]; those of other types' columns are none."""
+    if graph.types is None:
+        return to_mask(scores, inside, scaling, dtype, parts)
+    parts = None if parts is None else parts.repeat_interleave(scores.size(1))
+    own = graph.types.own_entries(inside)
+    return to_mask(scores.flatten(), own, scaling, dtype, parts).view_as(scores)
+
+
+def _by_type(found: dict[str, Any], types: Types, view: View) -> HeteroExplanation:
+    r"""What was found, by node type and by relation."""
+    explanation = ShownHeteroExplanation()
+    for name, value in found.items():
+        if name == 'feature_score' or (name == 'node_mask' and view.node_mask_type == MaskType.common_attributes):
+            explanation.set_value_dict(name, types.of_columns(value))
+        elif name.startswith('node_') or name in ('source_score', 'target_score'):
+            by_type = types.of_nodes(value)
+            if name == 'node_mask':  # as the model takes features, so that they can be multiplied
+                by_type = {name: part for name, part in by_type.items() if name in types.x}
+            explanation.set_value_dict(name, by_type)
+        elif name.startswith('edge_'):
+            explanation.set_value_dict(name, types.of_edges(value))
+        else:
+            explanation[name] = value
+    if types.target is not None:
+        explanation.target_type = types.target
+    for name, value in view.names.items():
+        explanation[name] = value
+    return explanation
+
+
 def build(
     decomposition: Decomposition, question: Question, effects: Effects, trust: Trust, graph: Graph, view: View
-) -> Explanation:
+) -> Explanation | HeteroExplanation:
     r"""Explains outputs jointly, by masks and signed scores, and says how far to trust what stands for the model."""
     attribution, x = attribute(decomposition, question, effects), graph.x
     inside, parts = attribution.neighbourhood, decomposition.readout.parts
@@ -92,7 +135,7 @@ def build(
     elif view.node_mask_type == MaskType.attributes:
         attribute_scores = attribution.attribute_scores(x.detach())
         found['node_score'] = attribute_scores.new_zeros(x.shape).index_copy_(0, inside, attribute_scores)
-        found['node_mask'] = to_mask(found['node_score'], inside, view.mask, dtype, parts)
+        found['node_mask'] = _attribute_mask(found['node_score'], inside, view.mask, dtype, parts, graph)
     elif view.node_mask_type == MaskType.common_attributes:
         found['feature_score'] = attribution.feature_scores(x.detach())
         found['node_mask'] = to_mask(found['feature_score'], None, view.mask, dtype)[None]
@@ -101,5 +144,7 @@ def build(
         found['edge_score'], inside = attribution.edge_scores(graph.edge_index, view.edge_score, node_score)
         edge_parts = None if parts is None else parts[graph.edge_index[0]]
         found['edge_mask'] = to_mask(found['edge_score'], inside, view.mask, dtype, edge_parts)
+    if graph.types is not None:
+        return _by_type(found, graph.types, view)
     # As ShownExplanation(**found, **names), in half the time.
     return ShownExplanation().update({**found, **view.names})

@@ -29,10 +29,19 @@ _HOPS: dict[str, Callable[[Any], int | None]] = {
 _LAYERS = [(getattr(nn, name), hops) for name, hops in _HOPS.items() if hasattr(nn, name)]
 
 
+def _is_side_by_side(module: torch.nn.Module) -> bool:
+    r"""Whether a module holds layers of which each takes one relation."""
+    if not isinstance(module, torch.nn.ModuleDict):
+        return False
+    # By relation: tuples in PyG's `ModuleDict`, and strings that it joins of these elsewhere.
+    return all(len(name) == 3 if isinstance(name, tuple) else name.count('__') >= 2 for name in module.keys())
+
+
 def receptive_field(model: torch.nn.Module) -> int | None:
     r"""The number of hops that the model's PyG layers look, or ``None`` if it has no such layer.
 
-    A layer that is applied several times counts once.
+    A layer that is applied several times counts once; layers that work side by side, one for each relation of a
+    heterogeneous graph, count as the one that looks farthest.
     """
     seen: set[int] = set()
 
@@ -45,7 +54,11 @@ def receptive_field(model: torch.nn.Module) -> int | None:
                 return count(module)
         if isinstance(module, MessagePassing):
             return 1
+        if type(module).__name__ == 'HeteroBasisConv':  # of PyG's, whose bases are copies of one layer
+            return hops(module.convs[0])
         reaches = [reach for child in module.children() if (reach := hops(child)) is not None]
-        return sum(reaches) if reaches else None
+        if not reaches:
+            return None
+        return max(reaches) if _is_side_by_side(module) else sum(reaches)
 
     return hops(model)

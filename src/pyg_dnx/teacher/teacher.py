@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.explain.algorithm import ExplainerAlgorithm
-from torch_geometric.explain.algorithm.utils import set_masks
+from torch_geometric.explain.algorithm.utils import set_hetero_masks, set_masks
 from torch_geometric.explain.config import ModelConfig
 from torch_geometric.nn import MessagePassing
 
@@ -129,10 +129,10 @@ class Teacher:
             edge_mask = None if edge_mask is None else edge_mask[keep[source] & keep[target]]
             size = num_outputs(graph, self.level)
             return self._answers(copies(graph, keep[None], how, size), None, edge_mask, size)
-        return self._answers(graph, None if node_mask is None else graph.x * node_mask, edge_mask)
+        return self._answers(graph, None if node_mask is None else graph.times(node_mask), edge_mask)
 
     def _answers(
-        self, graph: Graph, x: Tensor | None = None, edge_mask: Tensor | None = None, num_rows: int | None = None
+        self, graph: Graph, x: Any = None, edge_mask: Tensor | None = None, num_rows: int | None = None
     ) -> Tensor:
         outputs = self.query(graph, x, edge_mask, is_masked=True, num_rows=num_rows)
         return to_targets(outputs, self.config, torch.float64, graph.x.device)[0]
@@ -212,7 +212,7 @@ class Teacher:
     def query(
         self,
         graph: Graph,
-        x: Tensor | None = None,
+        x: Any = None,
         edge_mask: Tensor | None = None,
         is_masked: bool = False,
         num_rows: int | None = None,
@@ -221,7 +221,7 @@ class Teacher:
 
         Args:
             graph: The graph.
-            x: Other features.
+            x: Other features, as the model takes them.
             edge_mask: What multiplies messages, [E].
             is_masked: Whether layers that keep what they computed before compute it anew.
             num_rows: How many rows there must be; by default what the graph says.
@@ -238,8 +238,11 @@ class Teacher:
                     vars(layer).update({name: None for name in vars(layer) if name.startswith('_cached')})
                     if 'cached' in vars(layer):
                         layer.cached = False
-        if edge_mask is not None:
+        if edge_mask is not None and graph.types is None:
             set_masks(model, edge_mask, graph.edge_index, apply_sigmoid=False)
+        elif edge_mask is not None and graph.types is not None:
+            masks = graph.types.of_edges(edge_mask)
+            set_hetero_masks(model, masks, dict(graph.types.edge_index), apply_sigmoid=False)
         devices = [graph.x.device] if graph.x.device.type == 'cuda' else []
         before = {key: vars(clone).copy() for key, clone in copies.items()}
         with _lock_of(self.model), torch.random.fork_rng(devices), torch.no_grad():
@@ -271,6 +274,8 @@ class Teacher:
         num_rows = num_outputs(graph, self.level) if num_rows is None else num_rows
         if outputs.dim() not in (1, 2) or outputs.size(0) != num_rows:
             what = "node of 'x'" if self.level == 'node' else "graph of 'batch'"
+            if graph.types is not None and self.level == 'node':
+                what = f'node of type {graph.types.target!r}'
             raise ValueError(
                 f"'model' must return outputs of shape [{num_rows}] or [{num_rows}, C], one row a {what} (got "
                 f'{list(outputs.shape)}): use a {self.level}-level model'
@@ -414,7 +419,7 @@ def _check_probes(value: Any, unmasked: Given, graph: Graph, num_masks: int) -> 
             f"returns under each of 'probe_masks'"
         )
     _check_real('probe_outputs', value)
-    size = graph.num_nodes
+    size = num_outputs(graph, 'node')
     if len(value.shape) not in (2, 3) or value.shape[0] < num_masks or value.shape[1] != size or 0 in value.shape:
         raise ValueError(
             f"'probe_outputs' must have shape [{num_masks}, {size}] or [{num_masks}, {size}, C], what the model "
