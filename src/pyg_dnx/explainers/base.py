@@ -39,7 +39,7 @@ from pyg_dnx.run import Run
 from pyg_dnx.scores.masks import SCALINGS
 from pyg_dnx.scores.question import Goal, outputs_of
 from pyg_dnx.scores.rules import Rule
-from pyg_dnx.teacher.teacher import Teacher
+from pyg_dnx.teacher.teacher import ANY_NUMBER, Given, Teacher
 
 _PACKED = torch.nn.Module()  # the cache's key for graphs that are packed, whatever the model
 Names = Sequence[str] | Mapping[Any, Any] | None
@@ -290,9 +290,10 @@ class DistillAndExplain(ExplainerAlgorithm):
         if edge_index is None and not isinstance(x, Tensor):
             return self._distill_data_set(model, x, self._run(progress))
         self._check_arguments(model, kwargs, self.distill)
-        graph = Graph.of(x, edge_index, kwargs, self.pair_argument)
-        teacher = self.plan.teacher(model, graph, teacher_outputs, probe_outputs)
-        return self.plan.distilled(teacher, graph, self._run(progress)).surrogate
+        given = teacher_outputs, probe_outputs
+        explainer, graph = self._asked(model, self._graph(x, edge_index, kwargs), *given)
+        plan = explainer.plan
+        return plan.distilled(plan.teacher(model, graph, *given), graph, self._run(progress)).surrogate
 
     def _distill_data_set(self, model: torch.nn.Module | None, data: Any, run: Run) -> Surrogate:
         self._check_level('graph', 'distill over a data set')
@@ -363,7 +364,8 @@ class DistillAndExplain(ExplainerAlgorithm):
 
     def _graph(self, x: Any, edge_index: Any, kwargs: dict[str, Any]) -> Graph:
         r"""The arguments of the model; those of a heterogeneous graph are packed once."""
-        if self.cache is None or not isinstance(x, Mapping) or len(x) == 1:
+        is_typed = isinstance(x, Mapping) and isinstance(edge_index, Mapping)
+        if self.cache is None or not is_typed or len(x) == len(edge_index) == 1:
             return Graph.of(x, edge_index, kwargs, self.pair_argument)
         inputs = (dict(x), dict(edge_index), kwargs, 'packed')
 
@@ -372,6 +374,18 @@ class DistillAndExplain(ExplainerAlgorithm):
 
         packed = self.cache.get_or_create(_PACKED, inputs, ('packed', self.pair_argument), create)
         return packed.with_arguments(x, edge_index, kwargs)
+
+    def _asked(
+        self, model: torch.nn.Module | None, graph: Graph, outputs: Given, probes: Given
+    ) -> tuple[DistillAndExplain, Graph]:
+        r"""The same as :meth:`_at_level_of` where nothing but the model tells how many rows the output has."""
+        if graph.types is None:
+            return self, graph
+        if outputs is not None or probes is not None:
+            size = outputs.shape[0] if outputs is not None else cast(Tensor, probes).shape[1]
+        else:
+            size = Teacher(model, self.model_config).query(graph, num_rows=ANY_NUMBER).size(0)
+        return self._at_level_of(graph, {size})
 
     def _num_rows(self, target: Any, graph: Graph) -> set[int]:
         r"""How many rows the output may have, given its target: one number each, or one for each of two columns."""

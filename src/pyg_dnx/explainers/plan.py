@@ -112,15 +112,12 @@ class Plan:
 
         if self.cache is None:
             return create()
-        model, seen = (
-            _NO_MODEL if teacher.model is None else teacher.model,
-            (
-                inputs,
-                teacher.given,
-                teacher.given_probes,
-            ),
+        model = _NO_MODEL if teacher.model is None else teacher.model
+        seen, settings = (
+            (inputs, teacher.given, teacher.given_probes),
+            (*self._key, self.needs_surrogate, known, graph.target),
         )
-        return self.cache.get_or_create(model, seen, (*self._key, self.needs_surrogate, known, graph.target), create, is_current)
+        return self.cache.get_or_create(model, seen, settings, create, is_current)
 
     def _distil(self, teacher: Teacher, graph: Graph, run: Run, known: Surrogate | None) -> Distilled:
         recipe = self.recipe

@@ -60,7 +60,7 @@ class Graph:
         return self.with_arguments({}, {}, {})
 
     def aimed(self, num_rows: Iterable[int], target_type: Any = None) -> Graph:
-        r"""The same, with the type whose nodes the rows of the output are; their number tells it, if the user doesn't."""
+        r"""The same, with the type whose nodes the output's rows are; their number tells it, if the user doesn't."""
         return self if self.types is None else replace(self, types=aimed(self.types, num_rows, target_type))
 
     @property

@@ -146,7 +146,7 @@ def _packed_arguments(kwargs: dict[str, Any], types: Types) -> dict[str, Any]:
         for relation, weight in weights.items():
             expected = [types.edges[relation].numel()] if relation in types.edges else 'none'
             if not isinstance(weight, Tensor) or list(weight.shape) != expected:
-                got = list(weight.shape) if isinstance(weight, Tensor) else type(weight).__name__
+                got = _shape(weight)
                 raise ValueError(
                     f"'edge_weight' must have shape {expected} for the relation {relation}, one number an edge (got "
                     f"{got}): pass what has several numbers an edge as 'edge_attr_dict'"
@@ -199,7 +199,7 @@ def aimed(types: Types, num_rows: Iterable[int], target_type: Any = None) -> Typ
 def _check(x: Any, edge_index: Any) -> None:
     if not isinstance(x, Mapping) or not isinstance(edge_index, Mapping):
         names = {True: 'a dict', False: 'none'}
-        got = f"{names[isinstance(x, Mapping)]} and {names[isinstance(edge_index, Mapping)]}"
+        got = f'{names[isinstance(x, Mapping)]} and {names[isinstance(edge_index, Mapping)]}'
         raise TypeError(
             f"'x' and 'edge_index' must both be dicts, by node type and by relation, for a heterogeneous graph (got "
             f"{got}): pass 'x_dict' and 'edge_index_dict' of the data"
@@ -208,15 +208,13 @@ def _check(x: Any, edge_index: Any) -> None:
         raise ValueError("'x' must hold the features of at least one node type (got none): pass 'x_dict' of the data")
     for name, part in x.items():
         if not isinstance(part, Tensor) or part.layout != torch.strided or part.is_complex() or part.dim() != 2:
-            got = list(part.shape) if isinstance(part, Tensor) else type(part).__name__
+            got = _shape(part)
             raise TypeError(
                 f"'x' must hold a dense tensor [N, F] of real numbers for each node type (got {got} for {name!r}): "
                 f'leave out types without features'
             )
     if sum(part.size(1) for part in x.values()) == 0:
-        raise ValueError(
-            "'x' must hold at least one feature of some node type (got none): pass constant features, say"
-        )
+        raise ValueError("'x' must hold at least one feature of some node type (got none): pass constant features, say")
     for relation, ends in edge_index.items():
         if not isinstance(relation, tuple) or len(relation) != 3:
             raise ValueError(
@@ -224,7 +222,7 @@ def _check(x: Any, edge_index: Any) -> None:
                 f"'edge_index_dict' of the data"
             )
         if not isinstance(ends, Tensor) or ends.layout != torch.strided or ends.dim() != 2 or ends.size(0) != 2:
-            got = list(ends.shape) if isinstance(ends, Tensor) else type(ends).__name__
+            got = _shape(ends)
             raise TypeError(
                 f"'edge_index' must hold a tensor [2, E] for each relation (got {got} for {relation}): pass tensors of "
                 f'node ids, and no sparse matrices'
@@ -261,6 +259,10 @@ def _sizes(x: Mapping[str, Tensor], edge_index: Mapping[Relation, Tensor], kwarg
                 if isinstance(value[name], Tensor) and value[name].dim() > 0:
                     others[name] = max(others[name], value[name].size(0))
     return sizes | others
+
+
+def _shape(value: Any) -> str:
+    return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__
 
 
 def _numbers(groups: Iterable[Tensor]) -> Tensor:

@@ -31,10 +31,7 @@ _LAYERS = [(getattr(nn, name), hops) for name, hops in _HOPS.items() if hasattr(
 
 def _is_side_by_side(module: torch.nn.Module) -> bool:
     r"""Whether a module holds layers of which each takes one relation."""
-    if not isinstance(module, torch.nn.ModuleDict):
-        return False
-    # By relation: tuples in PyG's `ModuleDict`, and strings that it joins of these elsewhere.
-    return all(len(name) == 3 if isinstance(name, tuple) else name.count('__') >= 2 for name in module.keys())
+    return isinstance(module, torch.nn.ModuleDict) and all(name.count('__') >= 2 for name in module)
 
 
 def receptive_field(model: torch.nn.Module) -> int | None:
@@ -54,9 +51,10 @@ def receptive_field(model: torch.nn.Module) -> int | None:
                 return count(module)
         if isinstance(module, MessagePassing):
             return 1
-        if type(module).__name__ == 'HeteroBasisConv':  # of PyG's, whose bases are copies of one layer
-            return hops(module.convs[0])
-        reaches = [reach for child in module.children() if (reach := hops(child)) is not None]
+        children = list(module.children())
+        if type(module).__name__ == 'HeteroBasisConv':  # PyG's, whose bases are copies of one layer
+            children = list(children[0].children())[:1]
+        reaches = [reach for child in children if (reach := hops(child)) is not None]
         if not reaches:
             return None
         return max(reaches) if _is_side_by_side(module) else sum(reaches)

@@ -31,6 +31,7 @@ from pyg_dnx.teacher.probes import NUM_FIXED_MASKS
 from pyg_dnx.teacher.reach import receptive_field
 
 MAX_COPIES = 512  # of a graph, asked about in one batch
+ANY_NUMBER = -1  # of rows
 Given = Tensor | np.ndarray | None
 _asking = WeakIdKeyDictionary()  # the lock of each model: PyTorch's random state is put back by one thread at a time
 _asking_lock = threading.Lock()
@@ -224,7 +225,7 @@ class Teacher:
             x: Other features, as the model takes them.
             edge_mask: What multiplies messages, [E].
             is_masked: Whether layers that keep what they computed before compute it anew.
-            num_rows: How many rows there must be; by default what the graph says.
+            num_rows: How many rows there must be, or ``ANY_NUMBER``; by default what the graph says.
         """
         if self.model is None:
             raise TypeError("'model' must be a module to be asked (got None): pass it")
@@ -272,7 +273,7 @@ class Teacher:
                 f'module that returns only the output to explain'
             )
         num_rows = num_outputs(graph, self.level) if num_rows is None else num_rows
-        if outputs.dim() not in (1, 2) or outputs.size(0) != num_rows:
+        if outputs.dim() not in (1, 2) or num_rows not in (ANY_NUMBER, outputs.size(0)):
             what = "node of 'x'" if self.level == 'node' else "graph of 'batch'"
             if graph.types is not None and self.level == 'node':
                 what = f'node of type {graph.types.target!r}'
