@@ -370,10 +370,10 @@ class DistillAndExplain(ExplainerAlgorithm):
         inputs = (dict(x), dict(edge_index), kwargs, 'packed')
 
         def create() -> Graph:
-            return Graph.of(x, edge_index, kwargs, self.pair_argument).without_arguments()
+            return Graph.of(x, edge_index, kwargs, self.pair_argument).without_source()
 
         packed = self.cache.get_or_create(_PACKED, inputs, ('packed', self.pair_argument), create)
-        return packed.with_arguments(x, edge_index, kwargs)
+        return packed.with_source(x, edge_index, kwargs)
 
     def _asked(
         self, model: torch.nn.Module | None, graph: Graph, outputs: Given, probes: Given

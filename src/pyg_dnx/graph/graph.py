@@ -45,19 +45,20 @@ class Graph:
 
     @property
     def arguments(self) -> tuple[Any, Any, dict[str, Any]]:
-        r"""The arguments as the user gave them."""
+        r"""The arguments as the model takes them."""
         if self.types is None:
             return self.x, self.edge_index, self.kwargs
-        return self.types.x, self.types.edge_index, dict(self.types.kwargs)
+        kwargs = self.types.arguments(self.kwargs, self.pair_argument)
+        return self.types.x(self.x), self.types.edge_index(self.edge_index), kwargs
 
-    def with_arguments(self, x: Any, edge_index: Any, kwargs: dict[str, Any]) -> Graph:
+    def with_source(self, x: Any, edge_index: Any, kwargs: dict[str, Any]) -> Graph:
         r"""A packed graph with what it was packed from."""
-        types = None if self.types is None else replace(self.types, x=x, edge_index=edge_index, kwargs=kwargs)
+        types = None if self.types is None else replace(self.types, source=(x, edge_index), kwargs=kwargs)
         return replace(self, types=types)
 
-    def without_arguments(self) -> Graph:
+    def without_source(self) -> Graph:
         r"""A packed graph that keeps nothing of what it was packed from alive."""
-        return self.with_arguments({}, {}, {})
+        return self.with_source({}, {}, {})
 
     def aimed(self, num_rows: Iterable[int], target_type: Any = None) -> Graph:
         r"""The same, with the type whose nodes the output's rows are; their number tells it, if the user doesn't."""
@@ -73,9 +74,13 @@ class Graph:
         r"""The nodes [O] that the outputs of a model of nodes are of; all of them, in their order, if ``None``."""
         return None if self.types is None else self.types.roots
 
+    def rows_of(self, nodes: Tensor) -> Tensor:
+        r"""The rows of the output that some of its nodes are."""
+        return nodes if self.types is None else self.types.node_id[nodes]
+
     def times(self, node_mask: Tensor) -> Any:
         r"""The features, as the model takes them, times a mask of shape [N, 1], [N, F] or [1, F]."""
-        return self.x * node_mask if self.types is None else self.types.times(node_mask)
+        return self.x * node_mask if self.types is None else self.types.times(self.x, node_mask)
 
     @property
     def num_nodes(self) -> int:
@@ -137,9 +142,8 @@ class Graph:
 
     def call(self, model: torch.nn.Module, x: Any = None) -> Any:
         r"""What the model returns, for other features ``x`` if they are given."""
-        if self.types is not None:
-            return self.types.call(model, x)
-        return model(self.x if x is None else x, self.edge_index, **self.kwargs)
+        own, edge_index, kwargs = self.arguments
+        return model(own if x is None else x, edge_index, **kwargs)
 
     def operator(self, flow: str, dtype: torch.dtype) -> Operator:
         r"""The operator of the graph, built once."""

@@ -105,7 +105,9 @@ class Subgraphs(NamedTuple):
         }
         if pairs is not None and whole.names_pairs:
             kwargs[whole.pair_argument] = pairs[0].to(whole.pairs.dtype)
-        return Graph(whole.x[self.node], self.edge_index.to(whole.edge_index.dtype), kwargs, whole.pair_argument)
+        types = None if whole.types is None else whole.types.take(self.node, self.edge)
+        edge_index = self.edge_index.to(whole.edge_index.dtype)
+        return Graph(whole.x[self.node], edge_index, kwargs, whole.pair_argument, types=types)
 
     def _pairs_inside(self, pairs: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
         r"""Where pairs [2, Q] of nodes are that are in one part, and which pair each is."""

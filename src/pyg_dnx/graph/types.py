@@ -25,28 +25,74 @@ class Types:
     Args:
         nodes: The packed ids of each type's nodes, in their order.
         edges: The packed ids of each relation's edges, in their order.
-        columns: The columns of each type's features; those without features have none.
-        x: The features by type, as the model takes them.
-        edge_index: The edges by relation, as the model takes them.
+        columns: The columns of each type's features.
+        dtypes: What features are, of types that have them.
         kwargs: The model's further arguments, as it takes them.
-        target: The type whose nodes the rows of the output are; for pairs of nodes, those of both ends.
+        packed: Those further arguments that were packed, as they were then.
+        source: The features by type and the edges by relation, as they were packed; ``None`` if they have changed.
+        target: The type whose nodes the rows of the output are, if that is what they are.
     """
 
     nodes: dict[str, Tensor]
     edges: dict[Relation, Tensor]
     columns: dict[str, slice]
-    x: Mapping[str, Tensor]
-    edge_index: Mapping[Relation, Tensor]
+    dtypes: dict[str, torch.dtype]
     kwargs: Mapping[str, Any]
-    target: str | tuple[str, str] | None = None
+    packed: dict[str, Tensor]
+    source: tuple[Mapping[str, Tensor], Mapping[Relation, Tensor]] | None
+    target: str | None = None
 
-    def call(self, model: torch.nn.Module, x: Mapping[str, Tensor] | None = None) -> Any:
-        r"""What the model returns, for other features by type if they are given."""
-        return model({**(self.x if x is None else x)}, {**self.edge_index}, **self.kwargs)
+    def x(self, packed: Tensor) -> dict[str, Tensor]:
+        r"""Features by type, as the model takes them, given the packed ones."""
+        if self.source is not None:
+            return dict(self.source[0])
+        return {name: self._block(packed, name).to(dtype) for name, dtype in self.dtypes.items()}
 
-    def times(self, mask: Tensor) -> dict[str, Tensor]:
+    def edge_index(self, packed: Tensor) -> dict[Relation, Tensor]:
+        r"""Edges by relation, as the model takes them, given the packed ones."""
+        if self.source is not None:
+            return dict(self.source[1])
+        return {relation: self.node_id[packed[:, ids]] for relation, ids in self.edges.items()}
+
+    def arguments(self, packed: dict[str, Any], pair_argument: str) -> dict[str, Any]:
+        r"""The further arguments as the model takes them, given the packed ones, some of which may have changed."""
+        found = dict(self.kwargs)
+        for name, value in packed.items():
+            if value is self.packed.get(name):
+                continue
+            if name == pair_argument:
+                found[name] = self._like(self.node_id[value], found.get(name))
+            else:
+                by_type = self.of_nodes(value) if name == 'batch' else self.of_edges(value)
+                key = name if found.get(name) is not None else f'{name}_dict'
+                found[key] = {kind: part for kind, part in by_type.items() if kind in self.kwargs.get(key, by_type)}
+        return found
+
+    def _like(self, pairs: Tensor, given: Any) -> Any:
+        return dict.fromkeys(given, pairs) if isinstance(given, Mapping) else pairs
+
+    def times(self, packed: Tensor, mask: Tensor) -> dict[str, Tensor]:
         r"""The features by type, times a packed mask of shape [N, 1], [N, F] or [1, F]."""
-        return {name: x * self._block(mask, name) for name, x in self.x.items()}
+        return {name: x * self._block(mask, name) for name, x in self.x(packed).items()}
+
+    def take(self, nodes: Tensor, edges: Tensor) -> Types:
+        r"""The same of a graph that has some of these nodes and edges, in any order and as often as each is named."""
+        of_nodes = {name: (self.node_type[nodes] == k).nonzero().view(-1) for k, name in enumerate(self.nodes)}
+        of_edges = {name: (self.edge_type[edges] == k).nonzero().view(-1) for k, name in enumerate(self.edges)}
+        rows: dict[Any, Tensor] = {name: self.node_id[nodes[ids]] for name, ids in of_nodes.items()}
+        rows |= {name: self.edge_id[edges[ids]] for name, ids in of_edges.items()}
+        sizes: dict[Any, int] = {name: ids.numel() for name, ids in self.nodes.items()}
+        sizes |= {name: ids.numel() for name, ids in self.edges.items()}
+
+        def follow(name: Any, value: Any) -> Any:
+            is_by_row = isinstance(value, Tensor) and value.dim() > 0 and value.size(0) == sizes.get(name)
+            return value[rows[name]] if is_by_row else value
+
+        kwargs = {
+            name: {kind: follow(kind, part) for kind, part in value.items()} if isinstance(value, Mapping) else value
+            for name, value in self.kwargs.items()
+        }
+        return replace(self, nodes=of_nodes, edges=of_edges, kwargs=kwargs, packed={}, source=None)
 
     def _block(self, values: Tensor, name: str) -> Tensor:
         r"""The part of packed values [N or 1, F or 1] that belongs to a type."""
@@ -56,12 +102,12 @@ class Types:
     def of_nodes(self, values: Tensor) -> dict[str, Tensor]:
         r"""Packed values [N] or [N, F] by type."""
         if values.dim() == 2 and values.size(1) > 1:
-            return {name: self._block(values, name) for name in self.x}
+            return {name: self._block(values, name) for name in self.dtypes}
         return {name: values[ids] for name, ids in self.nodes.items()}
 
     def of_columns(self, values: Tensor) -> dict[str, Tensor]:
         r"""Packed values [F] or [1, F] by type."""
-        return {name: values[..., self.columns[name]] for name in self.x}
+        return {name: values[..., self.columns[name]] for name in self.dtypes}
 
     def of_edges(self, values: Tensor) -> dict[Relation, Tensor]:
         r"""Packed values [E] by relation."""
@@ -75,10 +121,17 @@ class Types:
     @cached_property
     def node_id(self) -> Tensor:
         r"""The number of each node within its type, [N]."""
-        found = torch.empty_like(self.node_type)
-        for ids in self.nodes.values():
-            found[ids] = torch.arange(ids.numel(), device=ids.device)
-        return found
+        return _places(self.nodes.values())
+
+    @cached_property
+    def edge_type(self) -> Tensor:
+        r"""The number of each edge's relation, [E]."""
+        return _numbers(self.edges.values())
+
+    @cached_property
+    def edge_id(self) -> Tensor:
+        r"""The number of each edge within its relation, [E]."""
+        return _places(self.edges.values())
 
     def own_entries(self, nodes: Tensor) -> Tensor:
         r"""Where the features of some nodes are in a packed matrix [N, F], by rows, as places in it [m]."""
@@ -93,7 +146,7 @@ class Types:
     @property
     def roots(self) -> Tensor | None:
         r"""The packed ids of the nodes that the rows of the output are, if they are nodes of a type."""
-        return self.nodes[self.target] if isinstance(self.target, str) else None
+        return None if self.target is None else self.nodes[self.target]
 
 
 def pack(x: Any, edge_index: Any, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any], Types]:
@@ -119,7 +172,9 @@ def pack(x: Any, edge_index: Any, kwargs: dict[str, Any]) -> tuple[Tensor, Tenso
     for relation, ends in edge_index.items():
         edges[relation] = torch.arange(start, start + ends.size(1), device=device)
         start += ends.size(1)
-    types = Types(nodes, edges, columns, x, edge_index, kwargs)
+    arguments = _packed_arguments(kwargs, nodes, edges)
+    dtypes = {name: part.dtype for name, part in x.items()}
+    types = Types(nodes, edges, columns, dtypes, kwargs, arguments, (x, edge_index))
     if len(sizes) == 1 and len(edge_index) == 1:  # the graph that it is
         packed, ends = next(iter(x.values())), next(iter(edge_index.values()))
     else:
@@ -135,16 +190,18 @@ def pack(x: Any, edge_index: Any, kwargs: dict[str, Any]) -> tuple[Tensor, Tenso
             for (source, _, target), ends in edge_index.items()
         ]
         ends = torch.cat(parts, dim=1) if parts else torch.zeros(2, 0, dtype=torch.long, device=device)
-    return packed, ends, _packed_arguments(kwargs, types), types
+    return packed, ends, {**arguments}, types
 
 
-def _packed_arguments(kwargs: dict[str, Any], types: Types) -> dict[str, Any]:
+def _packed_arguments(
+    kwargs: dict[str, Any], nodes: dict[str, Tensor], edges: dict[Relation, Tensor]
+) -> dict[str, Tensor]:
     r"""The further arguments that the package reads itself: edge weights by relation, and the graph of each node."""
     found = {}
     weights = _first(kwargs, 'edge_weight', 'edge_weight_dict')
     if isinstance(weights, Mapping):
         for relation, weight in weights.items():
-            expected = [types.edges[relation].numel()] if relation in types.edges else 'none'
+            expected = [edges[relation].numel()] if relation in edges else 'none'
             if not isinstance(weight, Tensor) or list(weight.shape) != expected:
                 got = _shape(weight)
                 raise ValueError(
@@ -153,16 +210,16 @@ def _packed_arguments(kwargs: dict[str, Any], types: Types) -> dict[str, Any]:
                 )
         like = next((weight for weight in weights.values()), None)
         if like is not None:
-            parts = [weights.get(relation, like.new_ones(ids.numel())) for relation, ids in types.edges.items()]
-            found['edge_weight'] = parts[0] if len(parts) == 1 else torch.cat(parts)
+            parts = [weights.get(relation, like.new_ones(ids.numel())) for relation, ids in edges.items()]
+            found['edge_weight'] = torch.cat(parts)  # a copy, of a single part, too
     batch = _first(kwargs, 'batch', 'batch_dict')
     if isinstance(batch, Mapping):
-        missing = [name for name in types.nodes if name not in batch]
+        missing = [name for name in nodes if name not in batch]
         if missing:
             raise ValueError(
                 f"'batch' must name the graph of each node of all types (got none for {missing}): pass it for these"
             )
-        found['batch'] = torch.cat([batch[name] for name in types.nodes])
+        found['batch'] = torch.cat([batch[name] for name in nodes])
     return found
 
 
@@ -259,6 +316,15 @@ def _sizes(x: Mapping[str, Tensor], edge_index: Mapping[Relation, Tensor], kwarg
                 if isinstance(value[name], Tensor) and value[name].dim() > 0:
                     others[name] = max(others[name], value[name].size(0))
     return sizes | others
+
+
+def _places(groups: Iterable[Tensor]) -> Tensor:
+    r"""The place of each id in its group, given a partition of all ids."""
+    every = list(groups)
+    found = torch.empty(sum(ids.numel() for ids in every), dtype=torch.long, device=every[0].device)
+    for ids in every:
+        found[ids] = torch.arange(ids.numel(), device=ids.device)
+    return found
 
 
 def _shape(value: Any) -> str:

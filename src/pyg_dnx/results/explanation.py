@@ -100,7 +100,7 @@ def _by_type(found: dict[str, Any], types: Types, view: View) -> HeteroExplanati
         elif name.startswith('node_') or name in ('source_score', 'target_score'):
             by_type = types.of_nodes(value)
             if name == 'node_mask':  # as the model takes features, so that they can be multiplied
-                by_type = {name: part for name, part in by_type.items() if name in types.x}
+                by_type = {name: part for name, part in by_type.items() if name in types.dtypes}
             explanation.set_value_dict(name, by_type)
         elif name.startswith('edge_'):
             explanation.set_value_dict(name, types.of_edges(value))

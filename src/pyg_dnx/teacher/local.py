@@ -175,7 +175,8 @@ class Local:
             return None
         if self.teacher.level == 'edge':
             return torch.stack(list(self.graph.pairs)).long()
-        return torch.arange(self.graph.num_nodes, device=self.graph.x.device)
+        roots = self.graph.roots
+        return torch.arange(self.graph.num_nodes, device=self.graph.x.device) if roots is None else roots
 
     def _on_copies(
         self, parts: Subgraphs, place: Tensor, outputs: Tensor, number: Tensor, masks: Masks
@@ -263,7 +264,7 @@ class Local:
             one.kwargs['batch'] = parts.owner
         answers = self.teacher.under(one, nodes, edges)
         if level == 'node':
-            return answers[parts.root]
+            return answers[one.rows_of(parts.root)]
         return answers[_edges_of(parts, outputs, graph)] if is_edge else answers
 
 

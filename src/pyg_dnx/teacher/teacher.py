@@ -243,7 +243,7 @@ class Teacher:
             set_masks(model, edge_mask, graph.edge_index, apply_sigmoid=False)
         elif edge_mask is not None and graph.types is not None:
             masks = graph.types.of_edges(edge_mask)
-            set_hetero_masks(model, masks, dict(graph.types.edge_index), apply_sigmoid=False)
+            set_hetero_masks(model, masks, graph.arguments[1], apply_sigmoid=False)
         devices = [graph.x.device] if graph.x.device.type == 'cuda' else []
         before = {key: vars(clone).copy() for key, clone in copies.items()}
         with _lock_of(self.model), torch.random.fork_rng(devices), torch.no_grad():
