@@ -1,16 +1,13 @@
 import pytest
 import torch
 from helpers import example_graphs
-from models import Teacher, explainer
+from models import Teacher, explainer, in_chunks
 from torch_geometric.explain import Explanation
 from torch_geometric.explain.metric import fidelity
-from tqdm import tqdm
 
 from pyg_dnx import DnX, FastDnX
-from pyg_dnx import run as memory
-from pyg_dnx.graph import rows as propagation
+from pyg_dnx.run import Run
 from pyg_dnx.scores import batch
-from pyg_dnx.scores import rules as directions
 
 ALGORITHMS = [FastDnX, DnX]
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
@@ -28,6 +25,19 @@ def setting(name='weighted'):
     model.register_forward_pre_hook(lambda *args: calls.append(1))
     kwargs = {} if graph.edge_weight is None else {'edge_weight': graph.edge_weight}
     return model, (graph.x, graph.edge_index), kwargs, calls
+
+
+def watched(algorithm, entries):
+    r"""The algorithm in small chunks, and the sizes of these as they are done."""
+    sizes = []
+
+    class Watched(Run):
+        def bar(self, *args, **options):
+            bar = super().bar(*args, **options)
+            bar.update = sizes.append
+            return bar
+
+    return in_chunks(algorithm, entries, Watched), sizes
 
 
 @pytest.mark.parametrize('options', [{}, {'score': 'target'}, {'contrast': 'runner_up'}, {'num_hops': 0}])
@@ -128,22 +138,13 @@ def test_pyg_measures_the_fidelity_of_one(algorithm):
 @pytest.mark.parametrize('kind', ALGORITHMS)
 @pytest.mark.parametrize('top_k', [None, 3])
 @pytest.mark.parametrize('score', ['projection', 'target'])
-def test_chunks_change_nothing(kind, top_k, score, monkeypatch):
+def test_chunks_change_nothing(kind, top_k, score):
     model, inputs, kwargs, _ = setting()
     connected = explainer(model, kind(score=score)).algorithm
     whole = connected.explain_nodes(model, *inputs, top_k=top_k, **kwargs)
-    sizes = []
-
-    def small_chunks(*args):
-        chunks = propagation.row_chunks(*args[:3], max_entries=12)
-        sizes.append(len(chunks))
-        return chunks
-
-    monkeypatch.setattr(batch, 'row_chunks', small_chunks)
-    monkeypatch.setattr(directions, 'row_chunks', small_chunks)
-    monkeypatch.setattr(propagation, 'MAX_PADDED_SIZE', 12)
+    connected, sizes = watched(connected, 8)
     cut = connected.explain_nodes(model, *inputs, top_k=top_k, **kwargs)
-    assert max(sizes) > 1
+    assert len(sizes) > 1
     if top_k is None:
         assert cut.scores.crow_indices().equal(whole.scores.crow_indices())
         assert cut.scores.col_indices().equal(whole.scores.col_indices())
@@ -176,11 +177,9 @@ def test_phenomenon_needs_a_target():
         connected.explain_nodes(Teacher(), graph.x, graph.edge_index)
 
 
-def test_progress_is_shown_when_asked_for(capsys, monkeypatch):
-    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 8)
-    monkeypatch.setattr(batch, 'tqdm', lambda **options: tqdm(**{**options, 'delay': 0}))  # as if it took long
+def test_progress_is_shown_when_asked_for(capsys):
     model, inputs, kwargs, _ = setting()
-    connected = explainer(model, FastDnX()).algorithm
+    connected = in_chunks(explainer(model, FastDnX()).algorithm, 8)
     connected.explain_nodes(model, *inputs, progress=True, **kwargs)
     assert '8/8' in capsys.readouterr().err
     connected.explain_nodes(model, *inputs, progress=False, **kwargs)
@@ -188,28 +187,21 @@ def test_progress_is_shown_when_asked_for(capsys, monkeypatch):
     assert capsys.readouterr().err == ''
 
 
+class Full(Run):
+    r"""No memory is left."""
+
+    def free(self, device):
+        return 0
+
+
 @pytest.mark.parametrize('top_k', [None, 3])
 def test_scores_that_do_not_fit_are_refused_in_time(algorithm, top_k, monkeypatch):
     model, inputs, kwargs, _ = setting()
     connected = explainer(model, algorithm).algorithm
-    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 8)
-    monkeypatch.setattr(batch, 'CHECK_EVERY', 1)
-    monkeypatch.setattr(batch, 'free_memory', lambda device: 2**40)
-    connected.explain_nodes(model, *inputs, top_k=top_k, **kwargs)
-    monkeypatch.setattr(batch, 'free_memory', lambda device: 0)
+    monkeypatch.setattr('pyg_dnx.scores.batch.CHECK_EVERY', 1)
+    in_chunks(connected, 8).explain_nodes(model, *inputs, top_k=top_k, **kwargs)
     with pytest.raises(MemoryError, match=r"'index' names 8 nodes, .* for the first \d\): pass 'top_k', or fewer"):
-        connected.explain_nodes(model, *inputs, top_k=top_k, **kwargs)
-
-
-def test_free_memory_is_not_looked_at_for_every_chunk(monkeypatch):
-    model, inputs, kwargs, _ = setting()
-    looks = []
-    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 8)
-    monkeypatch.setattr(batch, 'CHECK_EVERY', 150)
-    monkeypatch.setattr(batch, 'free_memory', lambda device: looks.append(1) or 2**40)
-    nodes, scores = explainer(model, FastDnX()).algorithm.explain_nodes(model, *inputs, top_k=3, **kwargs).top_k(3)
-    evidence = torch.empty(8, 3)  # what the top of each of 8 nodes contributes to its 3 logits is held, too
-    assert len(looks) == (nodes.nbytes + scores.nbytes + evidence.nbytes) // 150 == 2
+        in_chunks(connected, 8, Full).explain_nodes(model, *inputs, top_k=top_k, **kwargs)
 
 
 @pytest.mark.parametrize('top_k', [None, 3])
@@ -228,21 +220,27 @@ def test_little_memory_gives_the_same_scores(kind, top_k):
         torch.testing.assert_close(found.scores.to_dense(), expected.scores.to_dense(), rtol=1e-4, atol=1e-6)
 
 
-def test_max_memory_bounds_what_is_held(monkeypatch):
+def chunks(limit, entries):
+    r"""How many nodes each chunk has."""
     model, inputs, kwargs, _ = setting()
-    seen = []
-    monkeypatch.setattr(batch, 'row_chunks', lambda *args: seen.append(args[3]) or propagation.row_chunks(*args))
-    for limit in [1, 10 * batch.BYTES_PER_ENTRY, 2**40]:
-        explainer(model, FastDnX(max_memory=limit)).algorithm.explain_nodes(model, *inputs, **kwargs)
-    assert seen == [1, 10, batch.MAX_CHUNK_ENTRIES]
-    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 3)  # fewer than the nodes, which every chunk takes time for
-    explainer(model, FastDnX()).algorithm.explain_nodes(model, *inputs, **kwargs)
-    assert seen[3:] == [8]
+    connected, sizes = watched(explainer(model, FastDnX(max_memory=limit)).algorithm, entries)
+    connected.explain_nodes(model, *inputs, **kwargs)
+    return sizes
 
 
-def test_half_of_the_free_memory_is_taken(monkeypatch):
-    monkeypatch.setattr(memory, 'free_memory', lambda device: 1001)
-    assert memory.budget(None, torch.device('cpu')) == 500
-    assert memory.budget(7, torch.device('cpu')) == 7
-    monkeypatch.undo()
-    assert memory.free_memory(torch.device('cpu')) > 0
+def test_max_memory_bounds_what_is_held():
+    assert chunks(1, 2**20) == [1] * 8
+    assert chunks(2**40, 2**20) == [8]
+    assert chunks(None, 3) == chunks(None, 8)  # every chunk takes time for each of 8 nodes
+    assert 1 < len(chunks(10 * batch.BYTES_PER_ENTRY, 2**20)) < 8
+
+
+def test_half_of_the_free_memory_is_taken():
+    class Small(Run):
+        def free(self, device):
+            return 1001
+
+    cpu = torch.device('cpu')
+    assert Small().bytes(cpu) == 500
+    assert Small(7).bytes(cpu) == 7
+    assert Run().free(cpu) > 0
