@@ -11,8 +11,8 @@ from models import Teacher, connected, explainer
 
 from pyg_dnx import ProbeDnX, probe_masks
 from pyg_dnx.scores.local_fit import NOISES
-from pyg_dnx.scores.probe_rule import LIKENESSES, Prior
-from pyg_dnx.teacher.teacher import to_targets
+from pyg_dnx.scores.probed import LIKENESSES, Prior
+from pyg_dnx.teacher.outputs import to_targets
 
 
 class ProbeCase:
@@ -64,7 +64,7 @@ class ProbeCase:
     def prior(self):
         r"""As chosen; to choose it well has a test of its own."""
         found = self.explain_nodes(model=None, given={'probe_outputs': self.raw}, cache=None)
-        return found._request.rule.prior
+        return found._request.state.prior
 
     def fit(self, *goal, prior=None):
         sizes, *numbers = self.prior() if prior is None else prior

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from models import Teacher, Versatile, connected, evaluations, explainer, graph
+from models import Teacher, Versatile, connected, evaluations, explainer, graph, in_chunks
 from probe_case import ProbeCase
 
 from pyg_dnx import NodeExplanations, ProbeDnX, certify, shared_cache
-from pyg_dnx.scores import batch, probe_rule
+from pyg_dnx.run import Run
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
@@ -153,7 +153,7 @@ def test_answers_alone_give_the_same_scores(name, double):
     for one, other in zip(scarce.top_k(3), full.top_k(3), strict=True):
         torch.testing.assert_close(one, other, **close)
     for field in ('_trust', 'certificate'):
-        first, second = (vars(getattr(found, field)) if field != '_trust' else found._trust for found in (scarce, full))
+        first, second = (vars(getattr(found, field)) for found in (scarce, full))
         for key, value in second.items():
             if isinstance(value, torch.Tensor):
                 torch.testing.assert_close(first[key], value, **close)
@@ -196,8 +196,7 @@ def test_a_model_that_keeps_its_last_outputs_is_asked_once():
     model, inputs = Remembering().eval(), graph()
     for _ in range(2):  # it has none yet at first
         connected(ProbeDnX(num_probes=12)).explain_nodes(model, *inputs)
-    with torch.no_grad():
-        assert model.last.equal(model(*inputs))
+    assert not hasattr(model, 'last')  # a copy was asked
     with evaluations(model, 0):
         connected(ProbeDnX(num_probes=12)).explain_nodes(model, *inputs)
 
@@ -255,30 +254,38 @@ def test_saved_explanations_are_whole(task, top_k, tmp_path):
 
 
 @pytest.mark.parametrize('top_k', [None, 3])
-def test_interruptions_cost_only_what_was_worked_on(top_k, tmp_path, monkeypatch):
-    case, sizes, solve = ProbeCase(num_probes=12), [], probe_rule.local_fit.solve
+def test_interruptions_cost_only_what_was_worked_on(top_k, tmp_path):
+    case, sizes = ProbeCase(num_probes=12), []
     expected = case.explain_nodes(given={'top_k': top_k})
-    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 14)
 
-    def interrupted(gram, *args):
-        sizes.append(gram.size(0))
-        if len(sizes) == 3:
-            raise KeyboardInterrupt
-        return solve(gram, *args)
+    class Watched(Run):
+        def bar(self, label, *args, **options):
+            bar = super().bar(label, *args, **options)
 
-    monkeypatch.setattr(probe_rule.local_fit, 'solve', interrupted)
-    given = {'top_k': top_k, 'checkpoint': tmp_path}
+            def update(size):
+                sizes.append(size)
+                if len(sizes) == 3:
+                    raise KeyboardInterrupt
+
+            bar.update = update if label == 'Explaining' else bar.update
+            return bar
+
+    def explain(**options):
+        algorithm, inputs = in_chunks(case.algorithm(**options), 14, Watched), (case.model, case.x, case.edge_index)
+        return algorithm.explain_nodes(*inputs, top_k=top_k, checkpoint=tmp_path, **case.kwargs)
+
     with pytest.raises(KeyboardInterrupt):
-        case.explain_nodes(given=given)
-    found = case.explain_nodes(given=given)
-    assert sum(sizes) < 8 + sum(sizes[:3])  # not all nodes again
+        explain()
+    assert sum(sizes) < 8
+    found = explain()
+    assert sum(sizes) == 8  # no node again
     for one, other in zip(found.top_k(3), expected.top_k(3), strict=True):
         torch.testing.assert_close(one, other)
-    for name, values in expected._trust.items():
-        torch.testing.assert_close(found._trust[name], values)
+    for name, values in expected._trust.to_dict().items():
+        torch.testing.assert_close(found._trust.to_dict()[name], values)
     for other in ({'answer': 'logit'}, {'num_probes': 10}, {'contrast': 'runner_up'}):
-        with pytest.raises(ValueError, match=r"'checkpoint' must .* another model, graph, index or option"):
-            case.explain_nodes(given=given, **other)
+        with pytest.raises(ValueError, match=r"'checkpoint' must name a folder of the same .* another "):
+            explain(**other)
 
 
 class Failing(Teacher):

@@ -9,8 +9,8 @@ from probe_case import ProbeCase
 from pyg_dnx import NodeExplanations, ProbeDnX
 from pyg_dnx.graph.operator import normalized_adjacency
 from pyg_dnx.graph.rows import Rows
-from pyg_dnx.scores import probe_rule
-from pyg_dnx.scores.probe_rule import LIKENESSES, SIZES
+from pyg_dnx.scores import probed
+from pyg_dnx.scores.probed import LIKENESSES, SIZES
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
@@ -56,11 +56,11 @@ def test_the_best_of_all_is_chosen(name, task):
 @pytest.mark.parametrize('sizes', SIZES)
 @pytest.mark.parametrize('name', example_graphs())
 def test_scores_under_every_prior_are_those_of_the_definition(name, sizes, likeness, monkeypatch):
-    monkeypatch.setattr(probe_rule, 'SIZES', (sizes,))
-    monkeypatch.setattr(probe_rule, 'LIKENESSES', (likeness,))
+    monkeypatch.setattr(probed, 'SIZES', (sizes,))
+    monkeypatch.setattr(probed, 'LIKENESSES', (likeness,))
     case = ProbeCase(name)
     found, expected = case.explain_nodes(), case.fit()
-    assert found._request.rule.prior[:2] == (sizes, likeness)
+    assert found._request.state.prior[:2] == (sizes, likeness)
     torch.testing.assert_close(found.scores.to_dense(), expected.score, **CLOSE)
     torch.testing.assert_close(case.explain(0).node_score, expected.score[0], **CLOSE)
 
@@ -74,7 +74,7 @@ def test_sizes_are_those_of_the_model(sizes):
     matrix = {'normalised': adjacency, 'means': sums / sums.sum(dim=1, keepdim=True), 'sums': sums}[sizes]
     matrix = matrix @ matrix * torch.randn(200, generator=generator, dtype=torch.float64)  # no feature tells of that
     found = explain(Linear(matrix, torch.ones(1, 1)), torch.ones(200, 1).double(), edge_index, num_probes=30)
-    assert found._request.rule.prior.sizes == sizes
+    assert found._request.state.prior.sizes == sizes
 
 
 def test_neighbours_that_are_alike_make_up_for_few_probes(monkeypatch):
@@ -84,38 +84,38 @@ def test_neighbours_that_are_alike_make_up_for_few_probes(monkeypatch):
     model.eval()
     expected = (model.matrix * (x @ model.weight.double())[:, 0])[0]
     known = explain(model, x, edge_index, num_probes=20, distillation='paper')
-    monkeypatch.setattr(probe_rule, 'LIKENESSES', (0.0,))
+    monkeypatch.setattr(probed, 'LIKENESSES', (0.0,))
     unknown = explain(model, x, edge_index, num_probes=20, distillation='paper')
     sign = torch.sign(model(x, edge_index)[0] - model(0 * x, edge_index)[0])
     alike, apart = (
         torch.nn.functional.cosine_similarity(each.scores.to_dense()[0], sign * expected, dim=0)
         for each in (known, unknown)
     )
-    assert known._request.rule.prior.likeness >= 100.0
+    assert known._request.state.prior.likeness >= 100.0
     assert alike > 0.9999
     assert apart < 0.99
 
 
 def test_many_features_are_told_apart_by_the_surrogate(monkeypatch):
-    monkeypatch.setattr(probe_rule, 'MAX_TRAITS', 2)
-    monkeypatch.setattr(probe_rule, 'LIKENESSES', (10.0,))
+    monkeypatch.setattr(probed, 'MAX_TRAITS', 2)
+    monkeypatch.setattr(probed, 'LIKENESSES', (10.0,))
     case = ProbeCase()
     found = case.explain_nodes()
     case.traits = case.x @ found.surrogate.weight
-    assert found._request.rule.traits.equal(case.traits)
+    assert found._request.state.traits.equal(case.traits)
     torch.testing.assert_close(found.scores.to_dense(), case.fit().score, **CLOSE)
 
 
 @pytest.mark.parametrize('width', [1, 3])
 def test_neighbours_without_traits_have_nothing_in_common(width, monkeypatch):
-    monkeypatch.setattr(probe_rule, 'LIKENESSES', (10.0,))
+    monkeypatch.setattr(probed, 'LIKENESSES', (10.0,))
     x, edge_index = hub(5, width)
     found = explain(Linear(torch.zeros(7, 7), torch.ones(width, 1)), 0 * x, edge_index, num_probes=6)
     assert not found.scores.values().any()
 
 
 def test_no_more_than_some_probes_choose(monkeypatch):
-    monkeypatch.setattr(probe_rule, 'MAX_PAIRS_TO_CHOOSE', 5)
+    monkeypatch.setattr(probed, 'MAX_PAIRS_TO_CHOOSE', 5)
     few, many = ProbeCase(num_probes=8), ProbeCase(num_probes=40)
     assert many.prior() == few.prior()
     torch.testing.assert_close(many.explain_nodes().scores.to_dense(), many.fit().score, **CLOSE)
@@ -125,15 +125,15 @@ def test_where_all_are_exact_the_first_is_taken():
     x, edge_index = hub(4)
     adjacency = dense_adjacency(edge_index, None, 6)
     found = explain(Linear(adjacency @ adjacency, torch.ones(3, 1)), x, edge_index, num_probes=60)
-    assert found._request.rule.prior[:2] == ('normalised', 0.0)
+    assert found._request.state.prior[:2] == ('normalised', 0.0)
     assert found.probe_r2.min() > 0.999
 
 
 def test_features_are_not_saved_but_taken_from_the_graph(monkeypatch, tmp_path):
-    monkeypatch.setattr(probe_rule, 'LIKENESSES', (10.0,))
+    monkeypatch.setattr(probed, 'LIKENESSES', (10.0,))
     case = ProbeCase()
     found = case.explain_nodes()
-    assert 'traits' not in found._request.rule.to_dict()
+    assert 'traits' not in found._request.state.to_dict()
     found.save(tmp_path / 'file')
     loaded = NodeExplanations.load(tmp_path / 'file', case.x, case.edge_index, **case.kwargs)
     assert loaded[1].node_score.equal(found[1].node_score)
@@ -141,12 +141,14 @@ def test_features_are_not_saved_but_taken_from_the_graph(monkeypatch, tmp_path):
 
 
 def test_features_may_change_after_the_model_was_asked(monkeypatch):
-    monkeypatch.setattr(probe_rule, 'LIKENESSES', (10.0,))
+    monkeypatch.setattr(probed, 'LIKENESSES', (10.0,))
     case = ProbeCase()
     found, expected = case.explain_nodes(), case.fit().score
     case.x.zero_()
-    rows, effect = found._request.rule(found._graph.decomposition, found.index, None).local
-    torch.testing.assert_close((rows.value * effect)[rows.column == 1].sum(), expected[:, 1].sum(), **CLOSE)
+    request = found._request
+    effects = request.rule.effects(found._place.decomposition, request.state, request.question)
+    of_node = effects.rows.column == 1
+    torch.testing.assert_close((effects.rows.value * effects.effect)[of_node].sum(), expected[:, 1].sum(), **CLOSE)
 
 
 @pytest.mark.parametrize('name', example_graphs())

@@ -41,7 +41,7 @@ def test_a_planted_linear_model_is_recovered(name, num_hops, num_outputs):
     if num_outputs == 1:
         assert found.probe_r2.min() > 1 - 1e-6
         assert found.surrogate_agreement.all()
-    torch.testing.assert_close(found._trust['probe_bias'], case.answers()[1])
+    torch.testing.assert_close(found._trust.probe_bias, case.answers()[1])
 
 
 class Gate(torch.nn.Module):
@@ -122,8 +122,8 @@ def test_chunks_change_nothing(top_k, monkeypatch):
     cut = case.explain_nodes(index=index, given=given)
     for one, other in zip(cut.top_k(3), whole.top_k(3), strict=True):
         torch.testing.assert_close(one, other)
-    for name, values in whole._trust.items():
-        torch.testing.assert_close(cut._trust[name], values)
+    for name, values in whole._trust.to_dict().items():
+        torch.testing.assert_close(cut._trust.to_dict()[name], values)
     torch.testing.assert_close(case.explain(index).node_score, joint.node_score)
 
 
@@ -205,7 +205,7 @@ def test_any_graph(example, num_hops, data):
     directions = rule(decomposition, found.index, found._request.toward)
     local = LocalAttribution(decomposition, found.index, directions.direction, *directions.local)
     total = local.node_scores().sum()
-    torch.testing.assert_close(total, found._trust['probe_evidence'].sum(), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(total, found._trust.probe_evidence.sum(), rtol=1e-3, atol=1e-5)
     reached = torch.linalg.matrix_power(decomposition.operator.csr.to_dense().double(), num_hops)[found.index] != 0
     assert not found.scores.to_dense()[~reached].any()
     flow, _ = local.edge_scores(example.edge_index, 'flow', None)

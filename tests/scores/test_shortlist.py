@@ -13,7 +13,7 @@ from probe_case import ProbeCase
 
 from pyg_dnx import NodeExplanations, ProbeDnX, certify, shared_cache
 from pyg_dnx.scores import batch, probe_rule
-from pyg_dnx.teacher.teacher import to_targets
+from pyg_dnx.teacher.outputs import to_targets
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
@@ -56,7 +56,7 @@ def test_scores_are_dealt_out_by_responses(name, task):
     for shortlist in (1, 2, 3, 50):
         found = case.explain_nodes(shortlist=shortlist)
         torch.testing.assert_close(found.scores.to_dense(), deal(score, response, case.power, shortlist), **CLOSE)
-        torch.testing.assert_close(found._trust['probe_evidence'], plain.sum(dim=1), **CLOSE)
+        torch.testing.assert_close(found._trust.probe_evidence, plain.sum(dim=1), **CLOSE)
         is_same = found.scores.to_dense().allclose(plain)
     assert not is_same or name in ('directed', 'no_edges', 'one_node')
 
@@ -132,7 +132,7 @@ def test_results_are_kept_whole(top_k, tmp_path, monkeypatch):
             assert nodes[:6].equal(top.indices[:6])  # the others are isolated
             torch.testing.assert_close(scores[:6], top.values[:6], **CLOSE)
             torch.testing.assert_close(torch.stack([item.node_score for item in each]), expected, **CLOSE)
-            assert repr(each._request.rule).endswith(f'prior={tuple(found._request.rule.prior)}, shortlist=3)')
+            assert repr(each._request.rule).endswith(f'prior={tuple(found._request.state.prior)}, shortlist=3)')
     for other in (0, 2, 4):
         with pytest.raises(ValueError, match=r"'checkpoint' must .* another model, graph, index or option"):
             case.explain_nodes(shortlist=other, given=given)
