@@ -35,6 +35,7 @@ ANY_NUMBER = -1  # of rows
 Given = Tensor | np.ndarray | None
 _asking = WeakIdKeyDictionary()  # the lock of each model: PyTorch's random state is put back by one thread at a time
 _asking_lock = threading.Lock()
+_MISSING = object()
 _written = WeakIdKeyDictionary()  # of each module, the attributes that evaluations set
 
 
@@ -231,7 +232,7 @@ class Teacher:
             raise TypeError("'model' must be a module to be asked (got None): pass it")
         if any(map(is_lazy, self.model.parameters())):  # there are no weights before the first evaluation
             graph.call(_EvaluationMode(self.model))
-        copies: dict[int, torch.nn.Module] = {}
+        copies: dict[int, Any] = {}
         model = _copied(self.model, copies)
         if is_masked:
             for layer in model.modules():
@@ -245,22 +246,23 @@ class Teacher:
             masks = graph.types.of_edges(edge_mask)
             set_hetero_masks(model, masks, graph.arguments[1], apply_sigmoid=False)
         devices = [graph.x.device] if graph.x.device.type == 'cuda' else []
-        before = {key: vars(clone).copy() for key, clone in copies.items()}
+        before = {key: vars(clone).copy() for key, clone in copies.items() if isinstance(clone, torch.nn.Module)}
         with _lock_of(self.model), torch.random.fork_rng(devices), torch.no_grad():
             outputs = graph.call(model, x)
         self._note_written(copies, before)
         return self._checked(outputs, graph, num_rows)
 
-    def _note_written(self, copies: dict[int, torch.nn.Module], before: dict[int, dict[str, Any]]) -> None:
+    def _note_written(self, copies: dict[int, Any], before: dict[int, dict[str, Any]]) -> None:
         r"""Keeps which attributes of its own an evaluation has set, and to which whole number."""
         for module in [] if self.model is None else self.model.modules():
-            if (clone := copies.get(id(module))) is None:
+            if (known := before.get(id(module))) is None:
                 continue
-            known = before[id(module)]
+            attributes = vars(copies[id(module)])
             found = {
                 name: value if type(value) is int else None
-                for name, value in vars(clone).items()
-                if not _is_untouched(value, known.get(name, clone), vars(module).get(name))
+                for name, value in attributes.items()
+                if value is not known.get(name, _MISSING)
+                or not _is_untouched(value, vars(module).get(name), copies, seen=set())
             }
             if found:
                 with _asking_lock:
@@ -298,21 +300,23 @@ def written(module: torch.nn.Module) -> dict[str, int | None]:
         return dict(_written.get(module, {}))
 
 
-def _is_untouched(value: Any, before: Any, original: Any) -> bool:
-    r"""Whether an attribute of a copy is what it was before the evaluation, and holds what it held."""
-    if value is not before:
-        return False
-    if type(value) not in (list, dict, set) or type(original) is not type(value):
+def _is_untouched(value: Any, original: Any, copies: dict[int, Any], seen: set[int]) -> bool:
+    r"""Whether what stands in a copy for something holds what that held; ``seen`` are those looked at."""
+    if value is original or id(original) not in copies or id(value) in seen:
         return True
-    pair = [list(it.values()) if isinstance(it, dict) else list(it) for it in (value, original)]
-    return len(value) == len(original) and (type(value) is set or all(map(_is_copy, *pair)))
+    seen.add(id(value))
+    if isinstance(value, Tensor):
+        return value.is_inference() or value._version == 0
+    if type(value) in (list, dict) and type(original) is type(value):
+        one, other = (list(it.values()) if type(it) is dict else list(it) for it in (value, original))
+        pairs = list(zip(one, other, strict=False))
+        is_same = len(one) == len(other) and all(new is copies.get(id(old), old) for new, old in pairs)
+        return is_same and all(_is_untouched(*pair, copies, seen) for pair in pairs)
+    return type(value) is not set or value == original
 
 
-def _is_copy(value: Any, original: Any) -> bool:
-    return value is original or isinstance(original, torch.nn.Module)
-
-
-def _copied(module: torch.nn.Module, copies: dict[int, torch.nn.Module]) -> torch.nn.Module:
+def _copied(module: torch.nn.Module, copies: dict[int, Any]) -> torch.nn.Module:
+    r"""A copy of a module; ``copies`` has what stands in it for what, by id."""
     module = getattr(module, '_orig_mod', module)
     if isinstance(module, torch.jit.ScriptModule):
         return _EvaluationMode(module)
@@ -323,33 +327,39 @@ def _copied(module: torch.nn.Module, copies: dict[int, torch.nn.Module]) -> torc
     state.update(module.__dict__)
     state['training'] = False
     state['_parameters'] = module._parameters.copy()
-    state['_buffers'] = {name: None if it is None else it.detach().clone() for name, it in module._buffers.items()}
-    state['_modules'] = {
-        name: None if child is None else _copied(child, copies) for name, child in module._modules.items()
-    }
+    for part in ('_buffers', '_modules'):
+        state[part] = {name: _detached(value, copies) for name, value in getattr(module, part).copy().items()}
     for name, value in list(state.items()):
-        if name not in _OWN and not name.endswith('_hooks'):
-            state[name] = _detached(value, module, clone, copies)
+        if name == 'inspector' and isinstance(module, MessagePassing):
+            state[name] = value = copy.copy(value)  # which PyG writes to when it sets masks
+            vars(value).update({key: it.copy() for key, it in vars(value).items() if type(it) is dict})
+        elif name not in _OWN and not name.endswith('_hooks'):
+            state[name] = _detached(value, copies)
     return clone
 
 
 _OWN = frozenset({'training', '_parameters', '_buffers', '_modules'})
 
 
-def _detached(value: Any, module: torch.nn.Module, clone: torch.nn.Module, copies: dict[int, torch.nn.Module]) -> Any:
-    r"""An attribute for a copy of ``module``, without a way back to it."""
-    if isinstance(value, MethodType) and value.__self__ is module:
-        return MethodType(value.__func__, clone)
+def _detached(value: Any, copies: dict[int, Any]) -> Any:
+    r"""What a copy of a module has in place of a value: what may be written to is copied, and all else shared."""
+    if (found := copies.get(id(value))) is not None:
+        return found
     if isinstance(value, torch.nn.Module):
         return _copied(value, copies)
-    if type(value) in (list, dict, set):
-        if type(value) is list and any(isinstance(item, torch.nn.Module) for item in value):
-            return [_copied(item, copies) if isinstance(item, torch.nn.Module) else item for item in value]
-        return value.copy()
-    if isinstance(module, MessagePassing) and value is vars(module).get('inspector'):
-        value = copy.copy(value)  # which PyG writes to when it sets masks
-        vars(value).update({name: it.copy() for name, it in vars(value).items() if type(it) is dict})
-    return value
+    if isinstance(value, MethodType) and id(value.__self__) in copies:
+        return MethodType(value.__func__, copies[id(value.__self__)])
+    if isinstance(value, Tensor) and not isinstance(value, torch.nn.Parameter):
+        found = copies[id(value)] = value.detach().clone()
+    elif type(value) is list:
+        found = copies[id(value)] = []  # known before it is filled, as it may hold itself
+        found += [_detached(item, copies) for item in value]
+    elif type(value) is dict:
+        found = copies[id(value)] = {}
+        found.update({key: _detached(item, copies) for key, item in value.copy().items()})
+    elif type(value) is set:
+        found = copies[id(value)] = value.copy()
+    return value if found is None else found
 
 
 class _EvaluationMode(torch.nn.Module):
