@@ -7,16 +7,14 @@ import torch
 from helpers import example_graphs, is_overwritten
 from hypothesis import given
 from hypothesis import strategies as st
-from models import Teacher, connected, explainer
+from models import Teacher, connected, explainer, in_chunks
 from probe_case import ProbeCase
-from pyg_dnx.scores.local_attribution import LocalAttribution
 from strategies import graphs
 from torch_geometric.nn import GCNConv, SGConv
 
 from pyg_dnx import ProbeDnX
-from pyg_dnx.graph import rows as propagation
-from pyg_dnx.scores import batch, probe_rule
-from pyg_dnx.scores.attribution import Attribution
+from pyg_dnx.scores import local_fit
+from pyg_dnx.scores.attribution import PulledBack, attribute
 from pyg_dnx.teacher.probes import GOLDEN
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
@@ -112,35 +110,34 @@ def test_batch_equals_single(name, task, options):
 
 
 @pytest.mark.parametrize('top_k', [None, 3])
-def test_chunks_change_nothing(top_k, monkeypatch):
+def test_chunks_change_nothing(top_k):
     case, index = ProbeCase(num_probes=12), torch.tensor([5, 0, 6, 0, 2, 3])
-    given = {'top_k': top_k}
-    whole, joint = case.explain_nodes(index=index, given=given), case.explain(index)
-    monkeypatch.setattr(propagation, 'MAX_PADDED_SIZE', 12)
-    monkeypatch.setattr(probe_rule, 'MAX_PADDED_SIZE', 12)
-    monkeypatch.setattr(batch, 'MAX_CHUNK_ENTRIES', 12)
-    cut = case.explain_nodes(index=index, given=given)
+    whole = case.explain_nodes(index=index, given={'top_k': top_k})
+    algorithm, inputs = in_chunks(case.algorithm(), 12), (case.model, case.x, case.edge_index)
+    cut = algorithm.explain_nodes(*inputs, index=index, top_k=top_k, **case.kwargs)
     for one, other in zip(cut.top_k(3), whole.top_k(3), strict=True):
         torch.testing.assert_close(one, other)
     for name, values in whole._trust.to_dict().items():
         torch.testing.assert_close(cut._trust.to_dict()[name], values)
-    torch.testing.assert_close(case.explain(index).node_score, joint.node_score)
+    explain = case.explainer(edge='object')
+    joint = explain(case.x, case.edge_index, index=index, **case.kwargs)
+    in_chunks(explain.algorithm, 12)
+    parts = explain(case.x, case.edge_index, index=index, **case.kwargs)
+    torch.testing.assert_close(parts.node_score, joint.node_score)
+    torch.testing.assert_close(parts.edge_score, joint.edge_score)
 
 
 @pytest.mark.parametrize(('num_probes', 'num_neighbours', 'num_equations'), [(16, 40, 9), (100, 40, 51), (100, 20, 20)])
 def test_covariances_take_bounded_memory(num_probes, num_neighbours, num_equations, monkeypatch):
     r"""And have as many equations as pairs of probes, or as neighbours if these are few."""
-    sizes, solve = [], probe_rule.local_fit.solve
-    monkeypatch.setattr(
-        probe_rule.local_fit, 'solve', lambda gram, *args: sizes.append(gram.numel()) or solve(gram, *args)
-    )
-    monkeypatch.setattr(probe_rule, 'MAX_GRAM_SIZE', 3 * 51**2)
+    sizes, solve = [], local_fit.solve
+    monkeypatch.setattr(local_fit, 'solve', lambda gram, *args: sizes.append(gram.numel()) or solve(gram, *args))
     group = torch.arange(40) // num_neighbours
     edge_index = (group[:, None] == group).nonzero().T
-    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
-    algorithm = connected(ProbeDnX(num_probes=num_probes))
+    x, entries = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), 3 * 51**2 // 2
+    algorithm = in_chunks(connected(ProbeDnX(num_probes=num_probes)), entries)
     algorithm.explain_nodes(Teacher().eval(), x, edge_index)
-    assert max(sizes) <= 3 * 51**2
+    assert max(sizes) <= 2 * entries
     assert sum(sizes) == 40 * num_equations**2
 
 
@@ -172,7 +169,7 @@ def test_features_share_the_score_of_their_node(graph, task):
     assert (attributes.node_score * nodes.node_score[:, None] >= 0).all()
     # In proportion to the surrogate's evidence for the target, by size.
     algorithm = connected(ProbeDnX(**options), task)
-    toward = algorithm.explain_nodes(model, *inputs, index=0, **kwargs)._request.toward
+    toward = algorithm.explain_nodes(model, *inputs, index=0, **kwargs)._request.question.direction
     surrogate = algorithm.distill(model, *inputs, **kwargs)
     size = (inputs[0] * (surrogate.weight @ toward[0])).abs()
     known = size.sum(dim=1) > 1e-12  # a surrogate of one node is its bias
@@ -201,9 +198,9 @@ def test_any_graph(example, num_hops, data):
     given |= {} if example.edge_weight is None else {'edge_weight': example.edge_weight}
     algorithm = connected(ProbeDnX(num_hops=num_hops, num_probes=6), edge='object')
     found = algorithm.explain_nodes(Teacher('weighted').eval(), x, example.edge_index, **given)
-    decomposition, rule = found._graph.decomposition, found._request.rule
-    directions = rule(decomposition, found.index, found._request.toward)
-    local = LocalAttribution(decomposition, found.index, directions.direction, *directions.local)
+    decomposition, request = found._place.decomposition, found._request
+    effects = request.rule.effects(decomposition, request.state, request.question)
+    local = attribute(decomposition, request.question, effects)
     total = local.node_scores().sum()
     torch.testing.assert_close(total, found._trust.probe_evidence.sum(), rtol=1e-3, atol=1e-5)
     reached = torch.linalg.matrix_power(decomposition.operator.csr.to_dense().double(), num_hops)[found.index] != 0
@@ -212,7 +209,7 @@ def test_any_graph(example, num_hops, data):
     carried = torch.zeros_like(flow)
     for nodes, hidden in local._hidden(local.effect):
         own = torch.eye(nodes.numel())
-        part = Attribution(decomposition.with_hidden(hidden), nodes, own)
+        part = PulledBack(decomposition.with_effects(hidden), nodes, own)
         for step in part.flow():
             edge = decomposition.operator.edge_id[step[0]].long()
             carried.index_add_(0, edge[edge >= 0], step[1][edge >= 0])
