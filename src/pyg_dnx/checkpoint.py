@@ -66,6 +66,12 @@ class Checkpoint:
     ) -> None:
         self._claim.release()
 
+    def join(self) -> None:
+        r"""Compares the request with the folder's, without a claim: of several processes that write tables there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._check_folder()
+        self._open()
+
     def pieces(self) -> list[tuple[Tensor, ...]]:
         r"""The pieces that are there, one after the other."""
         pieces = []

@@ -22,6 +22,7 @@ from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.operator import Operator
 from pyg_dnx.graph.readout import Readout
 from pyg_dnx.graph.rows import Rows, Step, inner_products, pull_back, rows_of, runs
+from pyg_dnx.run import DEFAULT, Run
 
 if TYPE_CHECKING:
     from pyg_dnx.distill.surrogate import Bilinear, Surrogate
@@ -318,10 +319,17 @@ class Decomposition:
         return {name: value for name, value in vars(self).items() if not name.endswith('_table')}
 
 
-def decompose(surrogate: Surrogate, graph: Graph, readout: Readout, evidence: Tensor | None = None) -> Decomposition:
+def decompose(
+    surrogate: Surrogate, graph: Graph, readout: Readout, evidence: Tensor | None = None, run: Run = DEFAULT
+) -> Decomposition:
     r"""The surrogate on one graph; ``evidence`` is :math:`Z - b`, if it is known."""
     operator = graph.operator(surrogate.flow, surrogate.weight.dtype)
-    hidden = hidden_signals(graph.x, surrogate, readout.scale)
+
+    def hidden_of(rows: slice) -> tuple[Tensor, ...]:
+        scale = None if readout.scale is None else readout.scale[rows]
+        return hidden_signals(graph.x[rows], surrogate, scale)
+
+    hidden = tuple(run.rows('hidden', graph.num_nodes, hidden_of, surrogate.weight.numel()))
     return Decomposition(surrogate, operator, readout, surrogate.taps, hidden, evidence, surrogate.decoder)
 
 

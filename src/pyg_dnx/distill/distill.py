@@ -28,11 +28,11 @@ from pyg_dnx.distill.solvers import (
 )
 from pyg_dnx.distill.surrogate import Report, Surrogate
 from pyg_dnx.graph.design import Design, Sparse
-from pyg_dnx.graph.features import Features, as_sparse, propagate
+from pyg_dnx.graph.features import Features, as_sparse, propagate, propagate_together
 from pyg_dnx.graph.filters import FILTERS
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import readout_of
-from pyg_dnx.run import ENTRIES, Run
+from pyg_dnx.run import DEFAULT, Run
 from pyg_dnx.teacher.probes import NUM_FIXED_MASKS, masks_of_parts, probe_masks
 from pyg_dnx.teacher.teacher import Answers, Teacher
 
@@ -220,23 +220,27 @@ def distill(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Distill
         run.bytes(x.device),
         recipe.candidates(teacher.reach),
     )
-    inputs = as_sparse(operator, x, max(hops))
+    is_whole = run.tables is None or x.numel() <= PRECISE_MAX_SIZE
+    inputs = as_sparse(operator, x, max(hops)) if is_whole else x  # which shared features are not
     size = inputs.value.numel() if isinstance(inputs, Sparse) else inputs.numel()
     precise = torch.float64 if (1 + recipe.num_masks) * size <= PRECISE_MAX_SIZE else dtype
-    answers = teacher.outputs(graph, precise, run.entries)
+    answers = teacher.outputs(graph, precise, run)
     targets, regression = answers.values, teacher.config.mode == ModelMode.regression
 
-    def spread(num_hops: int, mask: Tensor | None = None) -> Features | Design:
+    def spread(num_hops: int, mask: Tensor | None = None, name: str = 'features') -> Features | Design:
+        if run.tables is not None and isinstance(inputs, Tensor):
+            taps = FILTERS[recipe.filter](num_hops)
+            return propagate_together(operator, x, taps, precise, run, f'{name}-{num_hops}', mask)
         if recipe.filter != 'sgc':
-            taps = torch.tensor(FILTERS[recipe.filter](num_hops), dtype=torch.float64, device=x.device)
-            found: Features | Design = Design(operator, inputs, taps, dtype=precise)
+            rows = torch.tensor(FILTERS[recipe.filter](num_hops), dtype=torch.float64, device=x.device)
+            found: Features | Design = Design(operator, inputs, rows, dtype=precise)
         else:
             found = propagate(operator, inputs if mask is None else x * mask[:, None], num_hops, precise, max_bytes)
         return found if graph.roots is None else found.only(graph.roots)
 
     num_hops, held_out = hops[0], None
     if len(hops) > 1:
-        held_out = _held_out_loss(spread, targets, hops, recipe.ridge, regression)
+        held_out = _held_out_loss(spread, targets, hops, recipe.ridge, regression, run)
         rounding = 1e-9 * float(torch.linalg.vector_norm(targets)) ** 2 / targets.size(0)
         best = min(held_out.values()) + rounding
         num_hops = next(hops for hops, loss in held_out.items() if not loss > best)  # of ties, the fewest
@@ -249,16 +253,22 @@ def distill(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Distill
         if isinstance(features, Design):
             fit = fit_masked(features, torch.cat([torch.ones_like(masks[:1]), masks]), shifted, recipe.ridge)
         else:
-            parts = zip(
-                chain([features], (cast(Features, spread(num_hops, mask)) for mask in masks)), shifted, strict=True
-            )
+            names = (f'masked{number}' for number in range(masks.size(0)))
+            others = (cast(Features, spread(num_hops, mask, name)) for mask, name in zip(masks, names, strict=True))
+            parts = ((part, answer[part.mine]) for part, answer in zip(chain([features], others), shifted, strict=True))
             fit = fit_stacked(parts, (1 + recipe.num_masks) * targets.size(0), recipe.ridge)
     else:
         fit = _fit(features, targets, recipe.ridge, regression, run.progress)
-    evidence = features @ fit.weight.to(features.dtype)
-    del features
-    logits = evidence + fit.bias.to(evidence.dtype)
-    loss, agreement = _quality(logits, targets, regression, recipe.num_masks > 0, run.entries)
+    weight, bias = fit.weight.to(features.dtype), fit.bias.to(features.dtype)
+
+    def evidence_of(rows: slice) -> list[Tensor]:
+        return [features @ weight if isinstance(features, Design) else features.times(weight, rows)]
+
+    whole = Run() if isinstance(features, Design) else run
+    (evidence,) = whole.rows('evidence', targets.size(0), evidence_of, weight.numel())
+    mine, is_masked = run.share(targets.size(0)), recipe.num_masks > 0
+    rows = slice(mine.start, mine.stop)
+    loss, agreement = _quality(evidence[rows] + bias, targets[rows], regression, is_masked, run, targets.size(0))
     report = Report(
         kl=loss,
         agreement=agreement,
@@ -274,7 +284,7 @@ def distill(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Distill
     parts_of = fit.weight.to(dtype), fit.bias.to(dtype), num_hops, report, teacher.flow
     surrogate = Surrogate(*parts_of, filter=recipe.filter)
     readout = readout_of(graph, teacher.level, targets.size(0))
-    return Distilled(decompose(surrogate, graph, readout, evidence.to(dtype)), answers)
+    return Distilled(decompose(surrogate, graph, readout, evidence.to(dtype), run), answers)
 
 
 def place(surrogate: Surrogate, teacher: Teacher, graph: Graph) -> Distilled:
@@ -319,7 +329,7 @@ def distill_graphs(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> 
     ]
     fit = fit_stacked(parts, 2 * num_masks * targets.size(0), recipe.ridge)
     weight = fit.weight / spread[:, None]
-    loss, agreement = _quality(full @ weight + fit.bias, targets, regression, True, run.entries)
+    loss, agreement = _quality(full @ weight + fit.bias, targets, regression, True)
     dtype = torch.promote_types(graph.x.dtype, torch.float32)
     report = Report(
         kl=loss,
@@ -352,6 +362,7 @@ def _held_out_loss(
     candidates: tuple[int, ...],
     ridge: float,
     regression: bool,
+    run: Run,
 ) -> dict[int, float]:
     r"""The loss on held-out nodes for each candidate number of hops, ascending, given what features come to."""
     num_nodes = targets.size(0)
@@ -362,9 +373,16 @@ def _held_out_loss(
     losses: dict[int, float] = {}
     for num_hops in candidates:
         features = spread(num_hops)
-        fit = _fit(features.rows(kept), targets[kept], ridge, regression)
+        mine, part = kept, features
+        if isinstance(features, Features):
+            share = run.share(kept.numel())
+            mine = kept[share.start : share.stop]
+            part = Features([features.rows(mine)], run, kept.numel())
+        else:
+            part = features.rows(kept)
+        fit = _fit(part, targets[mine], ridge, regression)
         logits = features.rows(held).to(torch.float64) @ fit.weight + fit.bias
-        losses[num_hops] = _quality(logits, targets[held], regression)[0]
+        losses[num_hops] = run.first(_quality(logits, targets[held], regression)[0])
     return losses
 
 
@@ -377,20 +395,28 @@ def _fit(
 
 
 def _quality(
-    logits: Tensor, targets: Tensor, regression: bool, masked: bool = False, entries: int = ENTRIES
+    logits: Tensor,
+    targets: Tensor,
+    regression: bool,
+    masked: bool = False,
+    run: Run = DEFAULT,
+    num_rows: int | None = None,
 ) -> tuple[float, float]:
-    r"""The loss and the agreement of a surrogate's ``logits`` with the model's ``targets``."""
+    r"""The loss and the agreement of a surrogate's ``logits`` with the model's ``targets``: of this process's rows."""
+    num_rows = logits.size(0) if num_rows is None else num_rows
     if regression:
         logits, targets = logits.double(), targets.double()
-        error = (logits - targets).square().sum(dim=1).mean()
-        variance = (targets - targets.mean(dim=0)).square().sum(dim=1).mean()
-        smallest = torch.finfo(targets.dtype).eps * targets.square().sum(dim=1).mean() + torch.finfo(targets.dtype).tiny
+        error = run.mean((logits - targets).square().sum(dim=1), num_rows)
+        middle = run.mean(targets, num_rows)
+        variance = run.mean((targets - middle).square().sum(dim=1), num_rows)
+        smallest = torch.finfo(targets.dtype).eps * run.mean(targets.square().sum(dim=1), num_rows)
+        smallest = smallest + torch.finfo(targets.dtype).tiny
         return 0.5 * float(error), 1.0 - float(error / torch.maximum(variance, smallest))
-    agreement = (logits.argmax(dim=1) == targets.argmax(dim=1)).double().mean()
+    agreement = run.mean((logits.argmax(dim=1) == targets.argmax(dim=1)).double(), num_rows)
     if masked:
-        error = (logits.double() + 1.0 / logits.size(1) - targets.double()).square().sum(dim=1).mean()
-        return 0.5 * float(error), float(agreement)
-    step = max(1, entries // logits.size(1))
+        error = (logits.double() + 1.0 / logits.size(1) - targets.double()).square().sum(dim=1)
+        return 0.5 * float(run.mean(error, num_rows)), float(agreement)
+    step = max(1, run.entries // logits.size(1))
     parts = zip(targets.split(step), logits.split(step), strict=True)
     loss = sum(float(kl_divergence(target.double(), logit.double()).sum()) for target, logit in parts)
-    return loss / logits.size(0), float(agreement)
+    return float(run.sum(targets.new_tensor(loss, dtype=torch.float64))) / num_rows, float(agreement)

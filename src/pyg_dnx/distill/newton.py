@@ -8,10 +8,10 @@ gradient, which is computed in float64.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from pyg_dnx.graph.design import Design
 from pyg_dnx.graph.features import Features
@@ -38,7 +38,7 @@ def minimise_kl(
 
     Args:
         matrix: The features.
-        probs: The soft targets.
+        probs: The soft targets of all rows.
         ridge: The weight of the penalty.
         basis: An orthonormal basis [C, C - 1] of the zero-sum vectors, in float64.
         progress: Whether to show a progress bar; ``None`` shows it on a terminal.
@@ -51,11 +51,14 @@ def minimise_kl(
         generator = torch.Generator(device='cpu').manual_seed(0)
         order = torch.randperm(matrix.num_rows, generator=generator, device='cpu')
         sample = order[:SAMPLE_SIZE].sort().values.to(probs.device)
-        problem = _Problem(Features([matrix.rows(sample)]), probs[sample], ridge, basis)
+        mine = matrix.run.share(SAMPLE_SIZE)
+        sample = sample[mine.start : mine.stop]
+        rows = Features([matrix.rows(sample)], matrix.run, SAMPLE_SIZE)
+        problem = _Problem(rows, probs[sample], ridge, basis)
         problem.minimise(problem.matrix, problem.probs, ROUGH, progress)
     else:
-        problem = _Problem(matrix, probs, ridge, basis)
-    converged = problem.minimise(matrix, probs, LOOSE, progress)
+        problem = _Problem(matrix, probs[matrix.mine], ridge, basis)
+    converged = problem.minimise(matrix, probs[matrix.mine], LOOSE, progress)
     weight, bias = problem.theta[:-1], problem.theta[-1]
     return torch.cat([weight, (bias - problem.center @ weight)[None]]), converged
 
@@ -63,17 +66,20 @@ def minimise_kl(
 class _Problem:
     r"""The fit of :math:`(S - 1 \mu^\top) \Theta + b`, with the bias in the last row of ``theta`` [F + 1, C - 1].
 
+    Of matrix and soft targets, a process of a group has some rows.
+
     The Hessian is close to :math:`M \otimes (\mathrm{Cov}(S) + \rho' I)`, where :math:`M` is the mean of
     :math:`\mathrm{diag}(p) - p p^\top` over nodes. That is the preconditioner, with the covariance or its diagonal.
     """
 
     def __init__(self, matrix: Features | Design, probs: Tensor, ridge: float, basis: Tensor) -> None:
         self.matrix = matrix.to(torch.float32) if isinstance(matrix, Design) else matrix
+        self.run = matrix.run
         self.probs = probs.to(self.matrix.dtype)
         self.ridge = ridge
         self.basis = basis
         self.center = matrix.mean()  # the free bias absorbs it
-        mean = probs.sum(dim=0, dtype=torch.float64) / matrix.num_rows
+        mean = self.run.sum(probs.sum(dim=0, dtype=torch.float64)) / matrix.num_rows
         self.theta = self.center.new_zeros(matrix.num_features + 1, basis.size(1))
         self.theta[-1] = mean.clamp(min=1e-12).log() @ basis  # the best of biases alone
         self.factor: Tensor | None = None
@@ -98,7 +104,7 @@ class _Problem:
     def evaluate(self, matrix: Features | Design, probs: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         r"""Returns the objective, less the entropy of ``probs``, its gradient and, on its own rows, the predictions."""
         weight, shift = self._weight_and_shift(theta, self.basis, matrix.dtype)
-        loss = 0.5 * self.ridge * theta[:-1].square().sum()
+        loss = 0.5 * self.ridge * theta[:-1].square().sum() * float(self.run.rank == 0)
         total, predictions = torch.zeros_like(shift, dtype=loss.dtype), []
 
         def residual(rows: slice, logits: Tensor) -> Tensor:
@@ -112,7 +118,8 @@ class _Problem:
             total.add_(predicted.sum(dim=0, dtype=total.dtype))
             return predicted
 
-        gradient = matrix.through(weight, residual).double() - torch.outer(self.center, total)
+        gradient, total, loss = self.run.sums(matrix.through(weight, residual).double(), total, loss)
+        gradient = gradient - torch.outer(self.center, total)
         gradient = gradient @ self.basis / matrix.num_rows + self.ridge * theta[:-1]
         return loss, torch.cat([gradient, (total @ self.basis / matrix.num_rows)[None]]), predictions
 
@@ -133,8 +140,9 @@ class _Problem:
             near: Whether the optimum is so near that a better preconditioner pays.
         """
         num_rows, dtype = self.matrix.num_rows, self.matrix.dtype
-        mean = curving.sum(dim=0, dtype=torch.float64) / num_rows
-        second = torch.stack([(part.T @ part).double() for part in curving.split(2**16)]).sum(dim=0) / num_rows
+        mean = curving.sum(dim=0, dtype=torch.float64)
+        second = torch.stack([(part.T @ part).double() for part in curving.split(2**16)]).sum(dim=0)
+        mean, second = (part / num_rows for part in self.run.sums(mean, second))
         size, turn = torch.linalg.eigh(self.basis.T @ (mean.diag() - second) @ self.basis)
         size = size.clamp(min=1e-12)
         basis, center = (self.basis @ turn).to(dtype), self.center.to(dtype)
@@ -167,7 +175,8 @@ class _Problem:
                 total.add_(found.sum(dim=0))
                 return found
 
-            found = self.matrix.through(weight, weigh).to(dtype) - torch.outer(center, total)
+            found, total = self.run.sums(self.matrix.through(weight, weigh), total)
+            found = found.to(dtype) - torch.outer(center, total)
             found = torch.cat([found, total[None]]) @ basis / num_rows
             found[:-1].add_(vector[:-1], alpha=self.ridge)
             return found
@@ -181,12 +190,12 @@ class _Problem:
     def minimise(self, matrix: Features | Design, probs: Tensor, loose: float, progress: bool | None) -> bool:
         r"""Moves to the optimum for these rows, and tells whether it got there."""
         precise = matrix.dtype == torch.float64
-        entropy = sum(-float(torch.special.xlogy(part, part).sum(dtype=torch.float64)) for part in probs.split(2**16))
-        entropy /= matrix.num_rows
+        parts = [torch.special.xlogy(part, part).sum(dtype=torch.float64) for part in probs.split(2**16)]
+        entropy = -float(self.run.sum(torch.stack(parts).sum())) / matrix.num_rows
         loss, gradient, predictions = self.evaluate(matrix, probs, self.theta)
         bounded, tolerance, floor = True, 0.3 if precise else 0.5, 0.25 * TOLERANCE if precise else 0.0
-        label, shown = f'Distilling {matrix.num_rows:,} nodes', None if progress is None else not progress
-        with tqdm(desc=label, unit=' steps', disable=shown, delay=0 if progress else 1) as bar:
+        run = replace(self.run, progress=progress)
+        with run.bar(f'Distilling {matrix.num_rows:,} nodes', 'steps') as bar:
             for _ in range(MAX_STEPS):
                 curving = torch.cat(predictions or self.predict())
                 if (

@@ -58,19 +58,21 @@ def fit_classifier(
         return Fit(basis.new_zeros(matrix.num_features, 1), basis.new_zeros(1), 'closed form', True)
     if isinstance(matrix, Design) or matrix.num_rows * matrix.num_features > PRECISE_MAX_SIZE:
         return _finish(*minimise_kl(matrix, probs.to(matrix.dtype), ridge, basis, progress), basis, 'newton-cg')
-    dense, probs = matrix.rows().double(), probs.double()
-    used = dense.any(dim=0)
+    dense, run = matrix.rows(matrix.mine).double(), matrix.run
+    used = run.sum(dense.any(dim=0))
     used[0] |= ~used.any()  # one is left if all are zero
     if not bool(used.all()):  # as in one-hot degrees: the weights of a feature that is always zero are zero
-        fit = fit_classifier(dense[:, used], probs, ridge, solver, progress)
+        kept = Features([dense[:, used]], run, matrix.num_rows)
+        fit = fit_classifier(kept, probs[matrix.mine], ridge, solver, progress)
         weight = dense.new_zeros(used.numel(), probs.size(1))
         weight[used] = fit.weight
         return fit._replace(weight=weight)
     size, pairs = dense.size(1) + 1, basis.size(1) * (basis.size(1) + 1) // 2
-    small = size * basis.size(1) <= NEWTON_MAX_SIZE and dense.size(0) * pairs * size**2 <= NEWTON_MAX_WORK
+    small = size * basis.size(1) <= NEWTON_MAX_SIZE and matrix.num_rows * pairs * size**2 <= NEWTON_MAX_WORK
+    mine = Features([dense], run, matrix.num_rows)
     if solver == 'newton' or (solver is None and small):
-        return _newton(dense, probs, ridge, basis)
-    return _finish(*minimise_kl(Features.of(dense), probs, ridge, basis, progress), basis, 'newton-cg')
+        return _newton(mine, probs[matrix.mine].double(), ridge, basis)
+    return _finish(*minimise_kl(mine, probs[matrix.mine].double(), ridge, basis, progress), basis, 'newton-cg')
 
 
 def fit_regressor(features: Tensor | Features | Design, outputs: Tensor, ridge: float) -> Fit:
@@ -81,7 +83,7 @@ def fit_regressor(features: Tensor | Features | Design, outputs: Tensor, ridge: 
         return _least_squares(
             [(matrix, outputs.double(), ones.double())], outputs.double().mean(dim=0), outputs.size(0), ridge
         )
-    return fit_stacked([(matrix, outputs)], matrix.num_rows, ridge)
+    return fit_stacked([(matrix, outputs[matrix.mine])], matrix.num_rows, ridge)
 
 
 def fit_masked(design: Design, masks: Tensor, answers: Iterable[Tensor], ridge: float) -> Fit:
@@ -155,11 +157,14 @@ def _matrix(features: Tensor | Features | Design) -> Features | Design:
 
 
 def fit_stacked(parts: Iterable[tuple[Features, Tensor]], num_rows: int, ridge: float) -> Fit:
-    r"""The same for features and outputs that come in parts, of ``num_rows`` in all, and are gone through once."""
+    r"""The same for features and outputs that come in parts, of ``num_rows`` in all, and are gone through once.
+
+    Of each part, a process of a group has some rows of features, and the outputs of these.
+    """
     parts = iter(parts)
     first = next(parts)
-    num_features, outputs = first[0].num_features, first[1].double()
-    if num_features > num_rows:
+    num_features, outputs, run = first[0].num_features, first[1].double(), first[0].run
+    if num_features > num_rows and run.size == 1:
         every = [(part.rows().double(), answers.double()) for part, answers in chain([first], parts)]
         dense, outputs = map(torch.cat, zip(*every, strict=True))
         center, mean = dense.mean(dim=0), outputs.mean(dim=0)
@@ -168,7 +173,7 @@ def fit_stacked(parts: Iterable[tuple[Features, Tensor]], num_rows: int, ridge: 
         weight = centered.T @ _solve(gram, (outputs - mean) / num_rows)
         return Fit(weight, mean - center @ weight, 'closed form', True)
     # Moments about the means of the first part, which are near those of all, so that little is lost to rounding.
-    origin, level = first[0].mean(), outputs.mean(dim=0)
+    origin, level = first[0].mean(), run.mean(outputs, first[0].num_rows)
     gram, moment = origin.new_zeros(num_features, num_features), origin.new_zeros(num_features, level.numel())
     center, mean = torch.zeros_like(origin), torch.zeros_like(level)
     for part, answers in chain([first], parts):
@@ -178,6 +183,7 @@ def fit_stacked(parts: Iterable[tuple[Features, Tensor]], num_rows: int, ridge: 
             moment += centered.T @ answer / num_rows
             center += centered.sum(dim=0) / num_rows
             mean += answer.sum(dim=0) / num_rows
+    gram, moment, center, mean = run.sums(gram, moment, center, mean)
     gram, moment = gram - torch.outer(center, center), moment - torch.outer(center, mean)
     weight = _solve(add_to_diagonal(gram, ridge), moment)
     return Fit(weight, level + mean - (origin + center) @ weight, 'closed form', True)
@@ -195,10 +201,10 @@ def zero_sum_basis(probs: Tensor) -> Tensor:
     return torch.linalg.qr(eye[:, :-1] - 1.0 / num_classes).Q
 
 
-def _newton(features: Tensor, probs: Tensor, ridge: float, basis: Tensor, max_iter: int = 100) -> Fit:
-    num_nodes, num_features = features.shape
+def _newton(matrix: Features, probs: Tensor, ridge: float, basis: Tensor, max_iter: int = 100) -> Fit:
+    features, run, num_nodes, num_features = matrix.rows(), matrix.run, matrix.num_rows, matrix.num_features
     size = basis.size(1)
-    inputs = torch.cat([features, features.new_ones(num_nodes, 1)], dim=1)
+    inputs = torch.cat([features, features.new_ones(features.size(0), 1)], dim=1)
     transposed = inputs.T.contiguous()
     penalty = torch.full_like(inputs[0], ridge)
     penalty[-1] = 0.0
@@ -206,19 +212,21 @@ def _newton(features: Tensor, probs: Tensor, ridge: float, basis: Tensor, max_it
 
     def objective(theta: Tensor) -> tuple[Tensor, Tensor]:
         log_probs = (inputs @ theta @ basis.T).log_softmax(dim=1)
-        loss = -(probs * log_probs).sum() / num_nodes + 0.5 * (penalty[:, None] * theta.square()).sum()
+        loss = run.sum(-(probs * log_probs).sum() / num_nodes) + 0.5 * (penalty[:, None] * theta.square()).sum()
         return loss, log_probs
 
     theta = inputs.new_zeros(num_features + 1, size)
     loss, log_probs = objective(theta)
     for _ in range(max_iter):
         predicted = log_probs.exp()
-        gradient = transposed @ ((predicted - probs) @ basis) / num_nodes + penalty[:, None] * theta
+        gradient = transposed @ ((predicted - probs) @ basis) / num_nodes
         # Curvature of node i in the basis: Q^T (diag p_i - p_i p_i^T) Q, one block for each pair of columns.
         mean = predicted @ basis
         curvature = predicted @ (basis[:, first] * basis[:, second]) - mean[:, first] * mean[:, second]
-        weighted = (inputs[:, None] * (curvature[:, :, None] / num_nodes)).view(num_nodes, -1)
-        blocks = (transposed @ weighted).view(num_features + 1, -1, num_features + 1).transpose(0, 1)
+        weighted = (inputs[:, None] * (curvature[:, :, None] / num_nodes)).flatten(1)
+        blocks, gradient = run.sums(transposed @ weighted, gradient)
+        blocks = blocks.view(num_features + 1, -1, num_features + 1).transpose(0, 1)
+        gradient = gradient + penalty[:, None] * theta
         hessian = inputs.new_empty(size, size, num_features + 1, num_features + 1)
         hessian[first, second] = blocks
         hessian[second, first] = blocks

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -26,7 +28,7 @@ from pyg_dnx import options
 from pyg_dnx.distill.cache import SurrogateCache, shared_cache
 from pyg_dnx.distill.distill import DEFAULT_RIDGE, DEFAULT_RIDGE_OF_GRAPHS, Recipe
 from pyg_dnx.distill.surrogate import Surrogate
-from pyg_dnx.explainers.many import Wanted, explain_data_set, explain_each
+from pyg_dnx.explainers.many import Wanted, explain_data_set, explain_each, explain_together
 from pyg_dnx.explainers.plan import Plan
 from pyg_dnx.graph.filters import FILTERS
 from pyg_dnx.graph.graph import Graph
@@ -39,9 +41,11 @@ from pyg_dnx.run import Run
 from pyg_dnx.scores.masks import SCALINGS
 from pyg_dnx.scores.question import Goal, outputs_of
 from pyg_dnx.scores.rules import Rule
+from pyg_dnx.tables import Tables
 from pyg_dnx.teacher.teacher import ANY_NUMBER, Given, Teacher
 
 _PACKED = torch.nn.Module()  # the cache's key for graphs that are packed, whatever the model
+SHARED = ('asked', 'distilled', 'explained')  # in a folder that processes share
 Names = Sequence[str] | Mapping[Any, Any] | None
 
 
@@ -187,6 +191,8 @@ class DistillAndExplain(ExplainerAlgorithm):
         probe_outputs: Tensor | np.ndarray | None = None,
         checkpoint: str | PathLike[str] | None = None,
         progress: bool | None = None,
+        group: Any = None,
+        part: tuple[int, int] | None = None,
         **kwargs: Any,
     ) -> NodeExplanations:
         r"""Explains each node of ``index`` by itself, with at most one evaluation of the model in all.
@@ -211,13 +217,27 @@ class DistillAndExplain(ExplainerAlgorithm):
                 same call goes on from there.
             progress (bool, optional): Whether to show progress bars. ``None`` shows them on a terminal, if it takes
                 more than a second.
+            group (ProcessGroup, optional): The processes that make this same call together, of
+                ``torch.distributed``. They share the folder ``checkpoint``, and keep a ``top_k``. Without it, a
+                process works by itself.
+            part (tuple, optional): ``(k, n)`` explains part k of n, from 0 on, of an array of jobs that share the
+                folder ``checkpoint``. ``(0, 1)`` reads all parts, and explains what is missing.
             **kwargs: Further arguments of the model. The surrogate uses ``edge_weight``, and no other.
         """
         self._check_many('node', 'explain_nodes', top_k)
         self._check_arguments(model, kwargs, self.explain_nodes)
         graph = Graph.of(x, edge_index, kwargs, self.pair_argument)
-        teacher = self.plan.teacher(model, graph, teacher_outputs, probe_outputs)
-        return explain_each(self.plan, teacher, graph, Wanted(index, target, top_k, checkpoint), self._run(progress))
+        teacher, wanted = (
+            self.plan.teacher(model, graph, teacher_outputs, probe_outputs),
+            Wanted(index, target, top_k, checkpoint),
+        )
+        run = self._together(progress, checkpoint, group, part)
+        if run.tables is None:
+            return explain_each(self.plan, teacher, graph, wanted, run)
+        if top_k is None:
+            raise ValueError("'top_k' must be given where several processes share a folder (got None): pass 10, say")
+        with run.together():
+            return explain_together(self.plan, teacher, graph, wanted, run)
 
     def explain_links(
         self,
@@ -277,7 +297,9 @@ class DistillAndExplain(ExplainerAlgorithm):
         *,
         teacher_outputs: Tensor | np.ndarray | None = None,
         probe_outputs: Tensor | np.ndarray | None = None,
+        checkpoint: str | PathLike[str] | None = None,
         progress: bool | None = None,
+        group: Any = None,
         **kwargs: Any,
     ) -> Surrogate:
         r"""Returns the surrogate that explanations of these inputs use, and distils it if it is not cached.
@@ -293,7 +315,9 @@ class DistillAndExplain(ExplainerAlgorithm):
         given = teacher_outputs, probe_outputs
         explainer, graph = self._asked(model, self._graph(x, edge_index, kwargs), *given)
         plan = explainer.plan
-        return plan.distilled(plan.teacher(model, graph, *given), graph, self._run(progress)).surrogate
+        run = self._together(progress, checkpoint, group, None if checkpoint is None or group is not None else (0, 1))
+        with run.together():
+            return plan.distilled(plan.teacher(model, graph, *given), graph, run).surrogate
 
     def _distill_data_set(self, model: torch.nn.Module | None, data: Any, run: Run) -> Surrogate:
         self._check_level('graph', 'distill over a data set')
@@ -395,6 +419,22 @@ class DistillAndExplain(ExplainerAlgorithm):
 
     def _run(self, progress: bool | None = False) -> Run:
         return Run(self.max_memory, progress)
+
+    def _together(
+        self, progress: bool | None, checkpoint: str | PathLike[str] | None, group: Any, part: tuple[int, int] | None
+    ) -> Run:
+        r"""How a call runs that several processes may make: with tables in a folder, if they do."""
+        run = self._run(progress)
+        folder = None if checkpoint is None else Path(checkpoint)
+        if group is None and part is None and (folder is None or not (folder / SHARED[1]).exists()):
+            return run
+        options.processes(group, part, checkpoint)
+        if folder is not None and folder.exists() and any(path.name not in SHARED for path in folder.iterdir()):
+            raise ValueError(
+                f"'checkpoint' must name an empty folder, or one that processes share with the same explanations (got "
+                f'{str(checkpoint)!r}, which holds something else): pass another folder'
+            )
+        return replace(run, group=group, part=part, tables=Tables(cast(Path, folder)))
 
     @property
     def plan(self) -> Plan:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from os import PathLike
 from typing import Any, NamedTuple, cast
 
@@ -11,21 +13,25 @@ import torch
 from torch import Tensor
 
 from pyg_dnx.checkpoint import Checkpoint, sketch
-from pyg_dnx.distill.distill import Distilled
+from pyg_dnx.distill.distill import Distilled, Trust
 from pyg_dnx.explainers.plan import Plan
 from pyg_dnx.files import digest
 from pyg_dnx.graph.copies import part
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import num_outputs
 from pyg_dnx.graph.rows import Rows
-from pyg_dnx.results.certificate import judge
+from pyg_dnx.results.certificate import Certificate, judge
 from pyg_dnx.results.graph_explanations import GraphExplanations, ScoredGraphs, arguments_of, batches_of
 from pyg_dnx.results.node_explanations import LinkExplanations, NodeExplanations, Place, Request
 from pyg_dnx.results.warnings import warn_if_doubtful
-from pyg_dnx.run import Run
+from pyg_dnx.run import Run, parts_of
 from pyg_dnx.scores.batch import score
-from pyg_dnx.scores.question import Question, outputs_of
+from pyg_dnx.scores.question import Goal, Question, outputs_of
 from pyg_dnx.teacher.teacher import Teacher
+
+ENTRIES_PER_OUTPUT = 2**10  # about, by which it is decided how many outputs a process explains at a time
+KNOWN_OF_SURROGATE = ('surrogate_agreement', 'distillation_error', 'bias_decides')
+JUDGED = ('verdict', 'bias_evidence', 'mask_bound', 'expected_unfaithfulness')
 
 
 class Wanted(NamedTuple):
@@ -64,6 +70,65 @@ def explain_each(plan: Plan, teacher: Teacher, graph: Graph, wanted: Wanted, run
     change = rule.change(distilled, state, question, trust, found.top[2])
     certificate = judge(distilled, question, trust, change, plan.doubt)
     return kind(None, found.top[:2], trust, certificate, request, place)
+
+
+def explain_together(plan: Plan, teacher: Teacher, graph: Graph, wanted: Wanted, run: Run) -> NodeExplanations:
+    r"""The same by several processes, of a group or not, each of which explains some of the outputs at a time.
+
+    What is found stays in the files of a folder.
+    """
+    index, target, top_k = wanted.index, wanted.target, cast(int, wanted.top_k)
+    outputs = outputs_of(index, num_outputs(graph, teacher.level), graph.x.device)
+    asked = teacher.asked(graph, run)
+    distilled, rule = plan.distilled(asked, graph, run), plan.rule_of(asked)
+    told = run.within('explained')
+    with torch.no_grad():
+        rule_state = partial(rule.prepare, asked, graph, distilled)
+        rule_state(_question(plan.goal, distilled, target, outputs[:1]), run.within('distilled'))
+    request = {
+        'distilled model': plan.identity(asked, graph, run),
+        'index': run.digest(outputs),
+        'target': run.digest(target),
+        'rule': f'{rule} {plan.goal} {plan.doubt} {top_k} {run.entries}',
+    }
+    Checkpoint(told.folder.path, torch.zeros(0), request).join()
+    alone = Run(run.max_memory, False, run.entries, tables=run.within('distilled').tables)
+
+    def ask(nodes: Tensor) -> tuple[Question, Any]:
+        question = _question(plan.goal, distilled, target, nodes)
+        return question, rule_state(question, alone)
+
+    def explain(places: slice) -> list[Tensor]:
+        question, state = ask(outputs[places])
+        found = score(distilled.decomposition, question, rule, state, top_k, replace(alone, tables=None))
+        trust, (nodes, scores, kept) = found.trust or distilled.trust(question.outputs), cast(Any, found.top)
+        change = rule.change(distilled, state, question, trust, kept)
+        certificate = judge(distilled, question, trust, change, plan.doubt)
+        return [nodes, scores, *trust.to_dict().values(), *(getattr(certificate, name) for name in JUDGED)]
+
+    parts = parts_of(outputs.numel(), max(1, run.entries // ENTRIES_PER_OUTPUT))
+    with torch.no_grad():
+        columns, rows = told.tasks('explanations', parts, explain)
+    nodes, scores, *others = (column[rows].to(graph.x.device) for column in columns)
+    outputs, names = outputs[rows], rule.facts or KNOWN_OF_SURROGATE
+    trust = Trust(**dict(zip(names, others, strict=False)))
+    judged: dict[str, Any] = dict(zip(JUDGED, others[len(names) :], strict=True))
+    surrogate = distilled.surrogate
+    about: dict[str, Any] = {name: getattr(trust, name) for name in (*KNOWN_OF_SURROGATE, 'probe_r2')}
+    about |= {'num_hops': surrogate.num_hops, 'ridge': surrogate.report.ridge}
+    certificate = Certificate(index=outputs, **judged, **about, doubt=plan.doubt * distilled.unit)
+    if run.rank == 0:
+        warn_if_doubtful(trust, distilled, outputs, plan.doubt, plan.goal.has_direction)
+    view = plan.view if graph.has_edge_order else plan.view._replace(edge_mask_type=None)
+    target = distilled.answers.target if target is None else target
+    question = Question(outputs)
+    known = Request(surrogate, rule, None, question, view, plan.config, graph.num_nodes, target, ask)
+    place = Place(distilled.decomposition, graph)
+    return NodeExplanations(None, (nodes, scores), trust, certificate, known, place)
+
+
+def _question(goal: Goal, distilled: Distilled, target: Tensor | None, nodes: Tensor) -> Question:
+    return goal.question(distilled, nodes, target, is_part=True)
 
 
 def _identity(teacher: Teacher, graph: Graph, distilled: Distilled, question: Question) -> dict[str, Any]:

@@ -13,12 +13,14 @@ from torch import Tensor
 from torch_geometric.explain import Explanation
 from torch_geometric.explain.config import ModelConfig, ModelMode
 
+from pyg_dnx.checkpoint import Checkpoint
 from pyg_dnx.distill.cache import SurrogateCache
 from pyg_dnx.distill.distill import Distilled, Memo, Recipe, distill, distill_graphs, no_surrogate, place
 from pyg_dnx.distill.links import distill_links
 from pyg_dnx.distill.surrogate import Surrogate
 from pyg_dnx.graph.copies import part
 from pyg_dnx.graph.graph import Graph
+from pyg_dnx.graph.operator import is_csr, shared_adjacency
 from pyg_dnx.graph.readout import num_outputs
 from pyg_dnx.results.explanation import View, build, join_parts
 from pyg_dnx.results.warnings import warn_about_randomness, warn_if_doubtful, warn_if_not_converged
@@ -84,6 +86,8 @@ class Plan:
             run: How much to do at a time.
             target: What the model predicts now, if that is known; where it differs, the model is distilled anew.
         """
+        if run.tables is not None:
+            return self._distil_together(teacher, graph, run)
         known = None
         if teacher.level == 'graph' and self.needs_surrogate:
             known = self.of_data_set(teacher)
@@ -118,6 +122,36 @@ class Plan:
             (*self._key, self.needs_surrogate, known, graph.target),
         )
         return self.cache.get_or_create(model, seen, settings, create, is_current)
+
+    def _distil_together(self, teacher: Teacher, graph: Graph, run: Run) -> Distilled:
+        r"""The distilled model, by tables in a folder, which several processes fill: what is there is not made anew."""
+        if teacher.level != 'node' or graph.types is not None:
+            raise ValueError(
+                f"'group', 'part' and a 'checkpoint' of the distillation are for nodes of graphs of one type (got level "
+                f"'{teacher.level}'): leave them out"
+            )
+        with torch.no_grad():
+            teacher, run = teacher.asked(graph, run), run.within('distilled')
+            Checkpoint(run.folder.path, torch.zeros(0), self.identity(teacher, graph, run)).join()
+            graph.check_content(run)
+            dtype = torch.promote_types(graph.x.dtype, torch.float32)
+            if is_csr(graph.edge_index) and (teacher.flow, dtype) not in graph.operators:
+                graph.operators[teacher.flow, dtype] = shared_adjacency(graph.edge_index, dtype, run)
+            distilled = distill(teacher, graph, self.recipe, run)
+        if run.rank == 0:
+            warn_if_not_converged(distilled)
+        return distilled
+
+    def identity(self, teacher: Teacher, graph: Graph, run: Run) -> dict[str, Any]:
+        r"""By what a distilled model differs from others, in a folder that several processes share."""
+        config = teacher.config
+        return {
+            'graph': run.digest(graph.x, graph.edge_index, graph.kwargs.get('edge_weight')),
+            'teacher_outputs': run.digest(teacher.given),
+            'probe_outputs': run.digest(teacher.given_probes),
+            'mode': f'{config.task_level.value} {config.mode.value} {config.return_type.value}',
+            'distillation': f'{self.recipe} {teacher.reach} {teacher.flow} {run.max_memory}',
+        }
 
     def _distil(self, teacher: Teacher, graph: Graph, run: Run, known: Surrogate | None) -> Distilled:
         recipe = self.recipe

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
 from pyg_dnx.graph.operator import Operator, index_type
+from pyg_dnx.run import DEFAULT
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ class Design:
         readout (Sparse, optional): R [O, N]; the identity by default.
         dtype (torch.dtype): In what to compute. (default: ``torch.float64``)
     """
+
+    run, mine = DEFAULT, slice(None)  # each process has all of it
 
     def __init__(
         self,

@@ -2,6 +2,7 @@ r"""Propagated features Ã^L X that may be larger than memory: column blocks to 
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,22 +12,30 @@ from torch import Tensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
 from pyg_dnx.graph.design import Design, Sparse
+from pyg_dnx.graph.filters import Taps
 from pyg_dnx.graph.operator import Operator
+from pyg_dnx.run import DEFAULT, Run
 
 SPARSE_COST = 20  # how many multiplications of dense matrices cost as much as one of a sparse matrix, as measured
+BLOCK_WIDTH = 16  # columns that a block has about: in float32, those of a node are read from memory at once
 CHUNK_SIZE = 2**20  # numbers in a chunk of rows: small enough for the processor's cache, large enough for its threads
 
 
 class Features:
-    r"""A matrix [N, F] in column blocks.
+    r"""A matrix [N, F] in column blocks, and sums over its rows, of which each process of a group goes through some.
 
     Args:
         blocks: The blocks, [N, F_k] each.
+        run: The processes that it is shared by.
+        num_rows: The number of rows of all processes, if each has but its own.
     """
 
-    def __init__(self, blocks: Sequence[Tensor]) -> None:
+    def __init__(self, blocks: Sequence[Tensor], run: Run = DEFAULT, num_rows: int | None = None) -> None:
         self.blocks = list(blocks)
-        self.num_rows = self.blocks[0].size(0)
+        self.run = run
+        self.num_rows = self.blocks[0].size(0) if num_rows is None else num_rows
+        mine = run.share(self.num_rows) if num_rows is None else range(self.blocks[0].size(0))
+        self.mine = slice(mine.start, mine.stop)
         self.num_features = sum(block.size(1) for block in self.blocks)
         self.dtype = self.blocks[0].dtype
 
@@ -44,14 +53,17 @@ class Features:
         return Features([block[index] for block in self.blocks])
 
     def chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        r"""Goes through all rows, [n, F] at a time."""
-        step = max(1, CHUNK_SIZE // self.num_features)
-        for first in range(0, self.num_rows, step):
-            rows = slice(first, first + step)
-            yield rows, self.rows(rows)
+        r"""Goes through all rows of this process, [n, F] at a time, numbered from 0."""
+        step, size = max(1, CHUNK_SIZE // self.num_features), self.mine.stop - self.mine.start
+        for first in range(0, size, step):
+            rows = slice(first, min(first + step, size))
+            yield rows, self.rows(slice(self.mine.start + rows.start, self.mine.start + rows.stop))
 
     def through(self, weight: Tensor, function: Callable[[slice, Tensor], Tensor]) -> Tensor:
-        r"""Returns :math:`S^\top f(S V)` [F, C] in float64, in one pass over the rows; f is told which rows it gets."""
+        r"""Returns :math:`S^\top f(S V)` [F, C] in float64, in one pass over the rows; f is told which rows it gets.
+
+        That is the part of it that comes from the rows of this process.
+        """
         total = torch.zeros_like(weight.T, dtype=torch.float64)
         for rows, chunk in self.chunks():
             total += function(rows, chunk @ weight).T @ chunk  # a wide product is six times faster than a tall one
@@ -59,12 +71,21 @@ class Features:
 
     def __matmul__(self, weight: Tensor) -> Tensor:
         r"""Returns :math:`S V`."""
-        parts = [chunk @ weight for _, chunk in self.chunks()]
+        return self.times(weight, slice(0, self.num_rows))
+
+    def times(self, weight: Tensor, rows: slice) -> Tensor:
+        r"""Returns some rows of :math:`S V`."""
+        step = max(1, CHUNK_SIZE // self.num_features)
+        parts = [
+            self.rows(slice(first, min(first + step, rows.stop))) @ weight
+            for first in range(rows.start, rows.stop, step)
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def mean(self) -> Tensor:
         r"""The mean of each column [F], in float64."""
-        return torch.cat([block.sum(dim=0, dtype=torch.float64) for block in self.blocks]) / self.num_rows
+        total = torch.cat([block[self.mine].sum(dim=0, dtype=torch.float64) for block in self.blocks])
+        return self.run.sum(total) / self.num_rows
 
     def covariance(self, mean: Tensor) -> Tensor:
         r"""The covariance of the columns [F, F], in float64."""
@@ -72,14 +93,14 @@ class Features:
         for _, chunk in self.chunks():
             centered = chunk - mean.to(chunk.dtype)
             total += centered.T @ centered
-        return total / self.num_rows
+        return self.run.sum(total) / self.num_rows
 
     def variance(self, mean: Tensor) -> Tensor:
         r"""The variance of each column [F], in float64."""
         total = torch.zeros_like(mean)
         for _, chunk in self.chunks():
             total += (chunk - mean).square().sum(dim=0)
-        return total / self.num_rows
+        return self.run.sum(total) / self.num_rows
 
 
 def as_sparse(operator: Operator, x: Tensor, num_hops: int) -> Tensor | Sparse:
@@ -114,6 +135,39 @@ def propagate(
         propagated = propagated.to(dtype)
         blocks.append(_to_disk(propagated) if on_disk else propagated)
     return Features(blocks)
+
+
+def propagate_together(
+    operator: Operator, x: Tensor, taps: Taps, dtype: torch.dtype, run: Run, name: str, mask: Tensor | None = None
+) -> Features:
+    r"""Returns :math:`\sum_k t_{tk} \tilde{A}^k \mathrm{diag}(m) X` for each tap t, by column blocks.
+
+    Each block is computed by one process, and kept in tables that all processes read.
+    """
+    num_nodes, num_features = x.shape
+    most = num_features if run.max_memory is None else max(1, run.max_memory // (4 * num_nodes * dtype.itemsize))
+    width = -(-num_features // max(num_blocks(num_features), -(-num_features // most)))
+    columns = [slice(first, min(first + width, num_features)) for first in range(0, num_features, width)]
+
+    def block(place: slice) -> list[Tensor]:
+        part = x[:, columns[place.start]].to(operator.value.dtype)
+        part = part.contiguous() if mask is None else part * mask[:, None].to(part.dtype)
+        found: list[Tensor | None] = [None] * len(taps)
+        for k in range(len(taps[0])):
+            part = part if k == 0 else operator @ part
+            for t, row in enumerate(taps):
+                if row[k] != 0.0:
+                    term, before = part if row[k] == 1.0 else row[k] * part, found[t]
+                    found[t] = term if before is None else before + term
+        return [(torch.zeros_like(part) if each is None else each).to(dtype) for each in found]
+
+    blocks = run.each(name, len(columns), num_nodes, block)
+    return Features([tables[t].to(x.device) for t in range(len(taps)) for tables in blocks], run)
+
+
+def num_blocks(num_features: int) -> int:
+    r"""How many column blocks there are, by the number of features alone."""
+    return min(num_features, max(4, 2 ** math.ceil(math.log2(max(1.0, num_features / BLOCK_WIDTH)))))
 
 
 def _to_disk(block: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch_geometric.utils import is_torch_sparse_tensor
 
 from pyg_dnx.graph.operator import Operator, is_edge_list, normalized_adjacency
 from pyg_dnx.graph.types import Types, aimed, pack
-from pyg_dnx.run import ENTRIES
+from pyg_dnx.run import DEFAULT, ENTRIES, Run
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,11 +158,13 @@ class Graph:
         (x, edge_index, kwargs), (others_x, others_edges, others_kwargs) = self.arguments, other.arguments
         return _is_same(x, others_x) and _is_same(edge_index, others_edges) and _is_same(kwargs, others_kwargs)
 
-    def check_content(self) -> None:
-        r"""Checks the contents, in one pass over them."""
+    def check_content(self, run: Run = DEFAULT) -> None:
+        r"""Checks the contents, in one pass over them, of which each process has a share of the features."""
         x, edge_index, edge_weight = self.x, self.edge_index, self.kwargs.get('edge_weight')
-        parts = x.split(max(1, ENTRIES // (8 * x.size(1))))
+        mine = run.share(x.size(0))
+        parts = x[mine.start : mine.stop].split(max(1, ENTRIES // (8 * x.size(1))))
         bad = sum(int((~part.isfinite()).any(dim=1).sum()) for part in parts)
+        bad = int(run.sum(torch.tensor(bad, device=x.device)))
         if bad > 0:
             raise ValueError(
                 f"'x' must be finite (got NaN or infinity at {bad} of {x.size(0)} nodes): impute or drop them"

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.utils import is_torch_sparse_tensor
+
+from pyg_dnx.run import Run, parts_of
+
+MOST_ENTRIES = 2**31 - 1  # that int32 counts
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class Operator:
     value: Tensor  # [nnz]
     edge_id: Tensor  # [nnz], the edge's place in `edge_index`, -1 for an added self-loop; [0] if edges have no order
     scale: Tensor  # [N], one over the root of each node's degree; zero where that is zero
+    most: int = MOST_ENTRIES  # entries in one product; above, it is made row block by row block
 
     @property
     def num_nodes(self) -> int:
@@ -91,15 +97,39 @@ class Operator:
         target = torch.arange(self.num_nodes, device=self.col.device).repeat_interleave(self.rowptr.diff())
         rowptr, order = _sort_rows(self.col, self.num_nodes)
         edge_id = self.edge_id[order] if self.edge_id.numel() > 0 else self.edge_id
-        return Operator(rowptr, target[order].to(self.col.dtype), self.value[order], edge_id, self.scale)
+        col, value = target[order].to(self.col.dtype), self.value[order]
+        return replace(self, rowptr=rowptr, col=col, value=value, edge_id=edge_id)
 
     def __matmul__(self, x: Tensor) -> Tensor:
         r"""Returns :math:`\tilde{A} x` for a dense ``x`` of shape [N, D]."""
         # As F.embedding_bag, whose checks are felt where a vector is multiplied on a small graph.
-        product, *_ = torch.embedding_bag(
-            x, self.col, self.offsets, per_sample_weights=self.value, include_last_offset=True
-        )
-        return product
+        parts = [
+            torch.embedding_bag(x, col, offsets, per_sample_weights=value, include_last_offset=True)[0]
+            for offsets, col, value in self._blocks
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    @cached_property
+    def _blocks(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        r"""Blocks of rows with so few entries that ``col`` and where rows start are of one type."""
+        if self.col.numel() <= self.most:
+            return [(self.offsets, self.col, self.value)]
+        firsts, size = [0], self.rowptr.numel() - 1
+        while firsts[-1] < size:
+            last = int(torch.searchsorted(self.rowptr, self.rowptr[firsts[-1]] + self.most, right=True)) - 1
+            firsts.append(max(last, firsts[-1] + 1))
+        blocks = []
+        for first, last in pairwise(firsts):
+            start, stop = self.rowptr[[first, last]].tolist()
+            offsets = (self.rowptr[first : last + 1] - start).to(self.col.dtype)
+            blocks.append((offsets, self.col[start:stop], self.value[start:stop]))
+        return blocks
+
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Some of the rows, as where each starts [B + 1], columns and values."""
+        entry, owner = self.entries(rows)
+        offsets = F.pad(torch.bincount(owner, minlength=rows.numel()).cumsum(0), (1, 0))
+        return offsets.to(self.col.dtype), self.col[entry], self.value[entry]
 
     def masked(self, edge_mask: Tensor) -> Operator:
         r"""The operator whose messages are multiplied by a mask [E], as PyG's explainers do.
@@ -111,21 +141,21 @@ class Operator:
         if self.col.numel() != edge_mask.numel() or bool((edge_id < 0).any()):
             own = torch.arange(self.num_nodes, device=self.col.device).repeat_interleave(self.length) == self.col
             edge_id = edge_id.masked_fill(own, -1)
-        return Operator(self.rowptr, self.col, self.value * factor[edge_id], self.edge_id, self.scale)
+        return replace(self, value=self.value * factor[edge_id])
 
     @cached_property
     def sums(self) -> Operator:
         r"""The operator without its normalisation: messages count by their weights, over the largest of these."""
         scale = torch.where(self.scale > 0.0, self.scale, 1.0)
         value = self.value / scale[self.col] / scale.repeat_interleave(self.length)
-        return Operator(self.rowptr, self.col, value / value.abs().max(), self.edge_id, torch.ones_like(scale))
+        return replace(self, value=value / value.abs().max(), scale=torch.ones_like(scale))
 
     def walks(self, num_hops: int) -> Tensor:
         r"""About the number of walks of ``num_hops`` steps from each node, [N]; a row of Ã^L is no longer."""
         if num_hops not in self._walks:
             before = self.walks(num_hops - 1)[:, None]
-            walks = F.embedding_bag(self.col, before, self.offsets[:-1], mode='sum')
-            self._walks[num_hops] = walks.view(-1).clamp_(max=1e30)
+            walks = [F.embedding_bag(col, before, offsets[:-1], mode='sum') for offsets, col, _ in self._blocks]
+            self._walks[num_hops] = torch.cat(walks).view(-1).clamp_(max=1e30)
         return self._walks[num_hops]
 
     @cached_property
@@ -196,16 +226,95 @@ def normalized_adjacency(
     value = weight * scale[col]
     value *= scale.repeat_interleave(rowptr.diff())
     if not bool(value.isfinite().all()):
-        raise ValueError(
-            f"'edge_weight' must give every node a positive in-degree, self-loop included (got weights between "
-            f'{float(weight.min()):g} and {float(weight.max()):g}): pass finite weights that are not negative'
-        )
+        raise _not_positive(weight)
     return Operator(rowptr, col, value, edge_id, scale)
+
+
+def shared_adjacency(edge_index: Tensor, dtype: torch.dtype, run: Run, most: int = MOST_ENTRIES) -> Operator:
+    r"""The same of a ``torch.sparse_csr`` matrix, row block by row block, in tables that several processes fill.
+
+    Neither the matrix nor the operator is ever in memory as a whole, and nothing is sorted.
+    """
+    start, size = edge_index.crow_indices(), edge_index.size(0)
+    at_a_time = max(1, run.entries * size // max(1, edge_index.values().numel() + size))
+
+    def block(rows: slice) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Some rows with a self-loop at the end of each: where they start, columns and weights."""
+        first, last = start[[rows.start, rows.stop]].tolist()
+        nodes = torch.arange(rows.start, rows.stop, device=start.device)
+        offsets = start[rows.start : rows.stop + 1].long() - first
+        col, weight = edge_index.col_indices()[first:last], edge_index.values()[first:last].to(dtype)
+        _check_rows(offsets, col, size)
+        offsets = offsets + torch.arange(offsets.numel(), device=start.device)
+        is_loop = torch.zeros(col.numel() + nodes.numel(), dtype=torch.bool, device=start.device)
+        is_loop[offsets[1:] - 1] = True
+        index = index_type(size)
+        return (
+            offsets,
+            _insert(col.to(index), nodes.to(index), is_loop),
+            _insert(weight, torch.ones_like(nodes, dtype=dtype), is_loop),
+        )
+
+    def degrees(rows: slice) -> list[Tensor]:
+        offsets, col, weight = block(rows)
+        ones = torch.ones(size, 1, dtype=dtype, device=start.device)
+        parts = (offsets.to(col.dtype), True)
+        degree = torch.embedding_bag(ones, col, parts[0], per_sample_weights=weight, include_last_offset=True)[0][:, 0]
+        return [degree.rsqrt().masked_fill_(degree == 0.0, 0.0), offsets[1:] + start[rows.start] + rows.start]
+
+    rows = parts_of(size, at_a_time)
+    scale, ends = run.fill('degrees', rows, degrees, 'Reading edges')
+
+    def entries(places: slice) -> list[Tensor]:
+        part = by_first[places.start]
+        offsets, col, weight = block(part)
+        value = weight * scale[col]
+        value *= scale[part].repeat_interleave(offsets.diff())
+        if not bool(value.isfinite().all()):
+            raise _not_positive(weight)
+        return [col, value]
+
+    rowptr = F.pad(ends, (1, 0))
+    places = [slice(*rowptr[[part.start, part.stop]].tolist()) for part in rows]
+    by_first = dict(zip((place.start for place in places), rows, strict=True))
+    col, value = run.fill('operator', places, entries, 'Normalising edges')
+    return Operator(rowptr, col, value, col[:0], scale, most)
+
+
+def _check_rows(offsets: Tensor, col: Tensor, num_nodes: int) -> None:
+    r"""Checks that the columns of some rows are nodes, each once a row."""
+    if col.numel() == 0:
+        return
+    low, high = map(int, col.aminmax())
+    if low < 0 or high >= num_nodes:
+        raise IndexError(
+            f"'edge_index' must hold node ids from 0 to {num_nodes - 1} (got ids from {low} to {high}): build the "
+            f'matrix anew'
+        )
+    is_first = torch.zeros(col.numel() + 1, dtype=torch.bool, device=col.device)
+    is_first[offsets] = True
+    if not bool(((col.diff() > 0) | is_first[1:-1]).all()):
+        raise ValueError(
+            "'edge_index' must have the columns of each row ascending, each once, where several processes share it "
+            "(got others): write it with 'python -m pyg_dnx.edges'"
+        )
+
+
+def _not_positive(weight: Tensor) -> ValueError:
+    return ValueError(
+        f"'edge_weight' must give every node a positive in-degree, self-loop included (got weights between "
+        f'{float(weight.min()):g} and {float(weight.max()):g}): pass finite weights that are not negative'
+    )
 
 
 def is_edge_list(edge_index: Any) -> bool:
     r"""Whether the edges have an order, so that an edge mask can be given for them."""
     return isinstance(edge_index, Tensor) and not is_torch_sparse_tensor(edge_index)
+
+
+def is_csr(edge_index: Any) -> bool:
+    r"""Whether the edges are a ``torch.sparse_csr`` matrix."""
+    return isinstance(edge_index, Tensor) and edge_index.layout == torch.sparse_csr
 
 
 def csr_matrix(rowptr: Tensor, col: Tensor, value: Tensor, size: tuple[int, int]) -> Tensor:

@@ -138,6 +138,8 @@ def rows_of(operator: Operator, start: Tensor | Rows, num_hops: int) -> Rows:
         return rows
     device = rows.value.device.type
     if device == 'cpu' and operator.col.dtype == torch.int32 and mkl.is_available():
+        if operator.col.numel() > operator.most:
+            return _rows_by_parts(operator, rows, num_hops)
         csr = (operator.csr.crow_indices(), operator.csr.col_indices(), operator.csr.values())
         found = (rows.offsets().int(), rows.column.int(), rows.value)
         for _ in range(num_hops):
@@ -150,6 +152,16 @@ def rows_of(operator: Operator, start: Tensor | Rows, num_hops: int) -> Rows:
         return Rows(matrix.crow_indices().diff(), matrix.col_indices(), matrix.values())
     for _ in range(num_hops):
         rows = _next_rows(operator, rows)
+    return rows
+
+
+def _rows_by_parts(operator: Operator, rows: Rows, num_hops: int) -> Rows:
+    r"""The same, of no more of the operator than the rows that each step needs."""
+    for _ in range(num_hops):
+        needed, place = torch.unique(rows.column, return_inverse=True)
+        left = (rows.offsets().int(), place.int(), rows.value)
+        offsets, column, value = mkl.product(left, operator.take(needed.long()), operator.num_nodes)
+        rows = Rows(offsets.diff().long(), column, value)
     return rows
 
 

@@ -2,7 +2,7 @@ r"""The explanations of many nodes, each by itself: to index, tabulate, save and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -54,6 +54,12 @@ class Request:
     model_config: ModelConfig
     num_nodes: int  # of the graph
     target: Tensor  # as PyG has it: [N], but [2N] for binary models with two columns
+    ask: Callable[[Tensor], tuple[Question, Any]] | None = None  # makes question and state, where they are not kept
+
+    def about(self, places: slice) -> tuple[Question, Any]:
+        r"""The question about some of the nodes, and what the rule asked the model before."""
+        question = self.question.at(places)
+        return (question, self.state) if self.ask is None else self.ask(question.outputs)
 
 
 class NodeExplanations:
@@ -173,9 +179,9 @@ class NodeExplanations:
                 "'NodeExplanations.load'"
             )
         b, request, decomposition, graph = b % len(self), self._request, self._place.decomposition, self._place.graph
-        question = request.question.at(slice(b, b + 1))
         with torch.no_grad():
-            effects = request.rule.effects(decomposition, request.state, question)
+            question, state = request.about(slice(b, b + 1))
+            effects = request.rule.effects(decomposition, state, question)
             trust = self._trust.at(slice(b, b + 1))
             explanation = build(decomposition, question, effects, trust, graph, request.view)
         explanation._model_config = request.model_config
@@ -255,6 +261,7 @@ class NodeExplanations:
     def save(self, path: files.Path) -> None:
         r"""Writes the explanations, but not their graph, to a file that :meth:`load` reads without running code."""
         request = self._request
+        question, state = request.about(slice(None))
         content = {
             'index': self.index,
             'scores': None if self.scores is None else list(_rows(self.scores)),
@@ -263,12 +270,12 @@ class NodeExplanations:
             'certificate': None if self.certificate is None else vars(self.certificate),
             'surrogate': request.surrogate.to_dict(),
             'rule': request.rule.to_dict(),
-            'state': None if request.state is None else request.state.to_dict(),
+            'state': None if state is None else state.to_dict(),
             'view': _plain(request.view._asdict()),
             'model_config': _plain(vars(request.model_config)),
             'num_nodes': request.num_nodes,
             'target': request.target,
-            'direction': request.question.direction,
+            'direction': question.direction,
         }
         files.write(path, 'NodeExplanations', content)
 

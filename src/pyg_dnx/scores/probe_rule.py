@@ -34,10 +34,16 @@ class Probes(NamedTuple):
     r"""What the model answered, kept with the distilled model."""
 
     masks: Bits  # the first of each pair
-    outputs: Tensor  # [P, O, C]; or the answers alone, [P, O, 1]
+    outputs: Tensor | list[Tensor]  # [P, O, C], or P times [O, C] in files; or the answers alone, [P, O, 1]
     answer_direction: Tensor | None  # of these answers, [O, C]
     sampled: Tensor  # [P, n, C], the outputs where the prior is chosen
     traits: Tensor  # [N, T]
+
+    def at(self, outputs: Tensor) -> Tensor:
+        r"""What is kept of some outputs, [P, B, C]."""
+        if isinstance(self.outputs, Tensor):
+            return self.outputs[:, outputs]
+        return torch.stack([step[outputs] for step in self.outputs]).to(self.sampled.dtype)
 
 
 @dataclass(frozen=True)
@@ -65,10 +71,11 @@ class Probing(Rule):
         if direction is None:
             raise ValueError("'question' must have a direction to be probed (got none): take its target's")
         if probes.answer_direction is not None:
-            direction, answers = probes.answer_direction[outputs], probes.outputs[:, outputs, 0]
+            direction, answers = probes.answer_direction[outputs], probes.at(outputs)[:, :, 0]
         else:
-            direction = self._answer_direction(distilled, direction, probes.outputs[ALL_BLANKED, outputs])
-            answers = (self._readable(probes.outputs[:, outputs]) * direction).sum(dim=2)
+            found = probes.at(outputs)
+            direction = self._answer_direction(distilled, direction, found[ALL_BLANKED])
+            answers = (self._readable(found) * direction).sum(dim=2)
         distance = direction.double().norm(dim=1).reciprocal()
         distance = distance.masked_fill(distance.isinf(), 0.0) * (0.5 if self._takes_logarithms else 1.0)
         prior = self._prior(probes, distilled, run)
@@ -119,6 +126,8 @@ class Probing(Rule):
         key: tuple[Any, ...] = ('probes', self.how, self.num_probes)
         size = (self.num_probes + NUM_FIXED_MASKS) * distilled.decomposition.evidence.nbytes
         with distilled.memo.lock:
+            if run.tables is not None:
+                return distilled.memo.get(key, lambda: self._ask_together(teacher, graph, distilled, run))
             if key in distilled.memo.known or size <= SHARE_OF_MEMORY * run.bytes(graph.x.device):
                 return distilled.memo.get(key, lambda: self._ask(teacher, graph, distilled, None, run))
             target = question.target
@@ -154,6 +163,17 @@ class Probing(Rule):
             sampled.append(step[sample].to(kept.dtype))
         bits = Bits.of(masks[::2].to(graph.x.device))
         return Probes(bits, kept, direction, torch.stack(sampled), traits(graph.x, distilled.decomposition))
+
+    def _ask_together(self, teacher: Teacher, graph: Graph, distilled: Distilled, run: Run) -> Probes:
+        r"""The same by several processes, each of which asks about some masks: the answers stay in files."""
+        decomposition, outputs = distilled.decomposition, distilled.outputs
+        masks = masks_of_parts(graph.num_nodes, self.num_probes, decomposition.readout.parts)
+        blank = list(teacher.probe(graph, masks[:NUM_FIXED_MASKS], run, ALL_BLANKED, self.how))
+        steps = [outputs, *blank, *teacher.probe(graph, masks, run, how=self.how)]
+        sample = _sample(outputs)
+        sampled = torch.stack([step[sample].to(decomposition.evidence.dtype) for step in steps])
+        bits = Bits.of(masks[::2].to(graph.x.device))
+        return Probes(bits, steps, None, sampled, traits(graph.x, decomposition))
 
     def _prior(self, probes: Probes, distilled: Distilled, run: Run) -> Prior:
         r"""The prior that suits the model: chosen for its own answers at some outputs, whatever is explained.

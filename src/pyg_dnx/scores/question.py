@@ -57,15 +57,23 @@ class Goal:
     toward_prediction: bool
     contrast: int | str | None = None
 
-    def question(self, distilled: Distilled, outputs: Tensor, target: Any) -> Question:
-        r"""The question about some outputs [B], given the target of all of them."""
+    @property
+    def has_direction(self) -> bool:
+        r"""Whether the question has directions; else an explainer takes its own."""
+        return self.by_target or self.toward_prediction or self.contrast is not None
+
+    def question(self, distilled: Distilled, outputs: Tensor, target: Any, is_part: bool = False) -> Question:
+        r"""The question about some outputs [B], given the target of all of them.
+
+        Where these are part of a larger question, all of their targets may be the class to contrast them with.
+        """
         if self.by_target:
             found = target_of(target, outputs, distilled.outputs, self.config)
         elif self.toward_prediction or self.contrast is not None:
             target, found = None, self.predictions(distilled, outputs)
         else:
             return Question(outputs)
-        _check_contrast(self.contrast, found, distilled.outputs.size(1))
+        _check_contrast(self.contrast, found, distilled.outputs.size(1), is_part)
         return Question(outputs, self.direction(distilled, outputs, found), target)
 
     def everywhere(self, distilled: Distilled, target: Tensor | None) -> Tensor:
@@ -168,7 +176,7 @@ def target_of(value: Any, nodes: Tensor, outputs: Tensor, config: ModelConfig) -
     return value
 
 
-def _check_contrast(value: int | str | None, classes: Tensor, num_classes: int) -> None:
+def _check_contrast(value: int | str | None, classes: Tensor, num_classes: int, is_part: bool) -> None:
     r"""Checks that ``contrast`` is a class of the model, and another one than the target at some explained node."""
     if value == 'runner_up' or value is None:
         return
@@ -176,5 +184,5 @@ def _check_contrast(value: int | str | None, classes: Tensor, num_classes: int) 
         raise ValueError(
             f"'contrast' must be one of the model's classes, 0 to {num_classes - 1} (got {value}): pass one of them"
         )
-    if bool(classes.eq(int(value)).all()):
+    if not is_part and bool(classes.eq(int(value)).all()):
         raise ValueError(f"'contrast' must differ from the target class (got {value} for both): pass another class")

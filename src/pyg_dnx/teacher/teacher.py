@@ -7,10 +7,10 @@ import inspect
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -22,10 +22,11 @@ from torch_geometric.explain.algorithm.utils import set_hetero_masks, set_masks
 from torch_geometric.explain.config import ModelConfig
 from torch_geometric.nn import MessagePassing
 
+from pyg_dnx.checkpoint import WIDTH, Checkpoint, sketch
 from pyg_dnx.graph.copies import copies
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import num_outputs
-from pyg_dnx.run import ENTRIES, Run
+from pyg_dnx.run import DEFAULT, Run
 from pyg_dnx.teacher.outputs import to_targets
 from pyg_dnx.teacher.probes import NUM_FIXED_MASKS
 from pyg_dnx.teacher.reach import receptive_field
@@ -99,12 +100,35 @@ class Teacher:
         elif self.model is None and self.given is None:
             raise TypeError("'model' must be a module unless 'teacher_outputs' is given (got None): pass one of them")
 
-    def outputs(self, graph: Graph, dtype: torch.dtype = torch.float64, entries: int = ENTRIES) -> Answers:
+    def outputs(self, graph: Graph, dtype: torch.dtype = torch.float64, run: Run = DEFAULT) -> Answers:
         r"""What the model says of all nodes."""
         given = self.given
         if given is None:
             given = self.query(graph) if self.given_probes is None else self.given_probes[0]
-        return Answers(*to_targets(given, self.config, dtype, graph.x.device, entries))
+        one = to_targets(given[:1], self.config, dtype, graph.x.device)[1]
+        if run.tables is None or one.dim() == 0:
+            return Answers(*to_targets(given, self.config, dtype, graph.x.device, run.entries))
+        size, shape = given.shape[0], one.shape[1:] if one.size(0) == 1 else one.shape  # binary models have two a node
+
+        def answers(rows: slice) -> list[Tensor]:
+            values, target = to_targets(given[rows], self.config, dtype, graph.x.device, run.entries)
+            return [values, target.view(-1, *shape)]
+
+        values, target = run.rows('answers', size, answers, 1 if len(given.shape) == 1 else given.shape[1])
+        return Answers(values, target if one.size(0) == 1 else target.flatten())
+
+    def asked(self, graph: Graph, run: Run) -> Teacher:
+        r"""The same with what it returns for ``graph``, which the first of several processes asks and keeps."""
+        if self.given is not None or self.given_probes is not None:
+            return self
+        run = run.within('asked')
+        found = self.query(graph) if run.rank == 0 else None
+        width = int(run.first(0 if found is None else found[:1].numel()))
+        about = torch.zeros(WIDTH, width, dtype=torch.float64, device='cpu')
+        about = run.sum(about if found is None else sketch(found.view(-1, width)))
+        Checkpoint(run.folder.path, torch.zeros(0), {'model': about}).join()
+        tables = run.each('outputs', 1, num_outputs(graph, self.level), lambda _: [cast(Tensor, found)])
+        return replace(self, given=tables[0][0])
 
     @property
     def level(self) -> str:
@@ -151,7 +175,9 @@ class Teacher:
         else:
             rule, remedy = "'model' must answer where features are blanked", "use FastDnX with distillation 'paper'"
         try:
-            if self.given_probes is not None:
+            if run.tables is not None:
+                yield from self._probe_together(graph, masks, run, first, how)
+            elif self.given_probes is not None:
                 for step in self.given_probes[first : masks.size(0)]:
                     yield to_targets(step, self.config, torch.float64, graph.x.device)[0]
             elif self.level == 'graph':
@@ -161,6 +187,19 @@ class Teacher:
                     yield self.under(graph, step.to(graph.x.device)[:, None], None, how)
         except ValueError as error:
             raise ValueError(f'{rule} (got: {error}): {remedy}') from error
+
+    def _probe_together(self, graph: Graph, masks: Tensor, run: Run, first: int, how: str) -> Iterator[Tensor]:
+        given = self.given_probes
+
+        def answers(place: slice) -> list[Tensor]:
+            number = first + place.start
+            if given is not None:
+                return [to_targets(given[number], self.config, torch.float64, graph.x.device, run.entries)[0]]
+            return [self.under(graph, masks[number].to(graph.x.device)[:, None], None, how)]
+
+        size = num_outputs(graph, self.level)
+        for tables in run.each(f'probe{first}', masks.size(0) - first, size, answers):
+            yield tables[0].to(graph.x.device)
 
     def _probe_copies(self, graph: Graph, masks: Tensor, run: Run, how: str) -> Iterator[Tensor]:
         known = self.outputs(graph).values
