@@ -1,7 +1,6 @@
 r"""The same result whatever the number of processes, and by whatever drives them."""
 
 import os
-import signal
 from dataclasses import replace
 
 import pytest
@@ -15,7 +14,7 @@ from pyg_dnx import DnX, FastDnX, NodeExplanations, ProbeDnX
 from pyg_dnx.distill.solvers import fit_classifier, fit_regressor, fit_stacked
 from pyg_dnx.graph.features import Features, num_blocks, propagate, propagate_together
 from pyg_dnx.graph.operator import normalized_adjacency, shared_adjacency
-from pyg_dnx.run import LostProcessError, Run, parts_of
+from pyg_dnx.run import Run, parts_of
 from pyg_dnx.tables import Tables
 
 pytestmark = [
