@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from models import Teacher, connected, graph
 from tqdm import tqdm
 
-from pyg_dnx import FastDnX
+from pyg_dnx import FastDnX, run
 from pyg_dnx.distill import distill as distillation
 from pyg_dnx.distill import newton, solvers
 from pyg_dnx.distill.solvers import fit_classifier, zero_sum_basis
@@ -183,7 +183,9 @@ def test_targets_are_left_alone(problem):
 
 @pytest.mark.parametrize('progress', [True, None, False])
 def test_progress_shows_the_kl(progress, capsys, monkeypatch):
-    monkeypatch.setattr(newton, 'tqdm', lambda **options: tqdm(**{**options, 'delay': 0}))  # as if it took long
+    monkeypatch.setattr(
+        run, 'tqdm', lambda steps=None, **options: tqdm(steps, **{**options, 'delay': 0})
+    )  # as if it took long
     as_large(problems()['ordinary'], progress=progress)
     shown = capsys.readouterr().err
     assert ('KL' in shown) == (progress is True)

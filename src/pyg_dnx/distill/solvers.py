@@ -201,7 +201,8 @@ def zero_sum_basis(probs: Tensor) -> Tensor:
     return torch.linalg.qr(eye[:, :-1] - 1.0 / num_classes).Q
 
 
-def _newton(matrix: Features, probs: Tensor, ridge: float, basis: Tensor, max_iter: int = 100) -> Fit:
+def _newton(features: Tensor | Features, probs: Tensor, ridge: float, basis: Tensor, max_iter: int = 100) -> Fit:
+    matrix = Features.of(features)
     features, run, num_nodes, num_features = matrix.rows(), matrix.run, matrix.num_rows, matrix.num_features
     size = basis.size(1)
     inputs = torch.cat([features, features.new_ones(features.size(0), 1)], dim=1)

@@ -127,8 +127,8 @@ class Plan:
         r"""The distilled model, by tables in a folder, which several processes fill: what is there is not made anew."""
         if teacher.level != 'node' or graph.types is not None:
             raise ValueError(
-                f"'group', 'part' and a 'checkpoint' of the distillation are for nodes of graphs of one type (got level "
-                f"'{teacher.level}'): leave them out"
+                f"'group', 'part' and a 'checkpoint' of the distillation are for nodes of graphs of one type (got "
+                f"level '{teacher.level}'): leave them out"
             )
         with torch.no_grad():
             teacher, run = teacher.asked(graph, run), run.within('distilled')

@@ -105,8 +105,8 @@ class Teacher:
         given = self.given
         if given is None:
             given = self.query(graph) if self.given_probes is None else self.given_probes[0]
-        one = to_targets(given[:1], self.config, dtype, graph.x.device)[1]
-        if run.tables is None or one.dim() == 0:
+        one = None if run.tables is None else to_targets(given[:1], self.config, dtype, graph.x.device)[1]
+        if one is None or one.dim() == 0:
             return Answers(*to_targets(given, self.config, dtype, graph.x.device, run.entries))
         size, shape = given.shape[0], one.shape[1:] if one.size(0) == 1 else one.shape  # binary models have two a node
 
