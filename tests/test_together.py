@@ -95,8 +95,8 @@ def test_any_number_of_processes_explains_the_same(name, case, tmp_path):
         answers = together(explained, num_processes, tmp_path, case, name, tmp_path / f'{num_processes}')
         for found in answers:
             assert not isinstance(found, Exception), found
-            if name == 'sign':  # which one process distils by another solver
-                torch.testing.assert_close(found['weight'], expected['weight'], rtol=1e-4, atol=1e-6)
+            if name == 'sign' and num_processes == 1:  # without a group, another solver distils it
+                torch.testing.assert_close(found['weight'], expected['weight'], rtol=0.0, atol=1e-5)
                 expected = found
             torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
             assert found['weight'].equal(answers[0]['weight'])
