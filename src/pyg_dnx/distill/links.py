@@ -119,7 +119,8 @@ def answers_any_pairs(teacher: Teacher, graph: Graph, known: Tensor) -> bool:
     if teacher.model is None or not graph.names_pairs:
         return False
     order = torch.arange(graph.pairs.size(1) - 1, -1, -1, device=graph.x.device)
-    other = torch.stack([graph.pairs[0, :1], graph.pairs[0, :1]])  # and one more, which must change no other answer
+    # And one more, which must change no other answer; of ends that may be what they are.
+    other = torch.stack([graph.pairs[0, :1], graph.pairs[0, :1] if graph.ends is None else graph.pairs[1, -1:]])
     try:
         found = teacher.under(graph.with_pairs(torch.cat([graph.pairs[:, order], other], dim=1)))
     except Exception:  # a model that is made for those pairs
@@ -130,8 +131,13 @@ def answers_any_pairs(teacher: Teacher, graph: Graph, known: Tensor) -> bool:
 def _drawn(graph: Graph, count: int, generator: torch.Generator) -> Tensor:
     r"""Pairs of nodes [2, Q], about half of them edges."""
     edges = graph.edge_index if graph.has_edge_order else graph.pairs
+    if graph.ends is not None:
+        is_possible = [torch.isin(edge, end) for edge, end in zip(edges, graph.ends, strict=True)]
+        edges = edges[:, is_possible[0] & is_possible[1]]
     chosen = torch.rand(count, generator=generator, device='cpu') < (0.5 if edges.size(1) > 0 else 0.0)
     pairs = torch.randint(graph.num_nodes, (2, count), generator=generator, device='cpu')
+    if graph.ends is not None:
+        pairs = torch.stack([end.cpu()[row % end.numel()] for row, end in zip(pairs, graph.ends, strict=True)])
     if edges.size(1) > 0:
         place = torch.randint(edges.size(1), (count,), generator=generator, device='cpu')
         pairs[:, chosen] = edges.cpu().long()[:, place[chosen]]

@@ -32,7 +32,7 @@ from pyg_dnx.explainers.many import Wanted, explain_data_set, explain_each, expl
 from pyg_dnx.explainers.plan import Plan
 from pyg_dnx.graph.filters import FILTERS
 from pyg_dnx.graph.graph import Graph
-from pyg_dnx.graph.readout import num_outputs
+from pyg_dnx.graph.readout import at_level, num_outputs
 from pyg_dnx.results.certificate import DEFAULT_DOUBT
 from pyg_dnx.results.explanation import View
 from pyg_dnx.results.graph_explanations import GraphExplanations, arguments_of, batches_of
@@ -156,21 +156,10 @@ class DistillAndExplain(ExplainerAlgorithm):
         return plan.explain(teacher, graph, outputs, target, self._run())
 
     def _at_level_of(self, graph: Graph, num_rows: set[int]) -> tuple[DistillAndExplain, Graph]:
-        r"""This explainer for what the rows of the output are of, and the graph with their type if they are nodes.
-
-        A model that is called one of nodes may have an output for each graph of a batch; and one of graphs, or of
-        links, an output for each node of a type.
-        """
-        level = str(self.model_config.task_level.value)
-        if graph.types is None:
-            is_of_graphs = level == 'node' and graph.kwargs.get('batch') is not None
-            if is_of_graphs and graph.num_nodes not in num_rows and num_outputs(graph, 'graph') in num_rows:
-                return self._at_level(ModelTaskLevel.graph), graph
-            return self, graph
-        if level != 'node' and num_outputs(graph, level) in num_rows:
-            return self, graph
-        explainer = self if level == 'node' else self._at_level(ModelTaskLevel.node)
-        return explainer, graph.aimed(num_rows, self.target_type)
+        r"""This explainer for what the rows of the output are of, and the graph with their type."""
+        before = str(self.model_config.task_level.value)
+        level, graph = at_level(graph, before, num_rows, self.target_type)
+        return self if level == before else self._at_level(ModelTaskLevel(level)), graph
 
     def _at_level(self, level: ModelTaskLevel) -> DistillAndExplain:
         found, config = copy.copy(self), copy.copy(self.model_config)
@@ -226,18 +215,16 @@ class DistillAndExplain(ExplainerAlgorithm):
         """
         self._check_many('node', 'explain_nodes', top_k)
         self._check_arguments(model, kwargs, self.explain_nodes)
-        graph = Graph.of(x, edge_index, kwargs, self.pair_argument)
-        teacher, wanted = (
-            self.plan.teacher(model, graph, teacher_outputs, probe_outputs),
-            Wanted(index, target, top_k, checkpoint),
-        )
-        run = self._together(progress, checkpoint, group, part)
+        given = teacher_outputs, probe_outputs
+        explainer, graph = self._asked(model, self._graph(x, edge_index, kwargs), *given)
+        plan, wanted = explainer.plan, Wanted(index, target, top_k, checkpoint)
+        teacher, run = plan.teacher(model, graph, *given), self._together(progress, checkpoint, group, part)
         if run.tables is None:
-            return explain_each(self.plan, teacher, graph, wanted, run)
+            return explain_each(plan, teacher, graph, wanted, run)
         if top_k is None:
             raise ValueError("'top_k' must be given where several processes share a folder (got None): pass 10, say")
         with run.together():
-            return explain_together(self.plan, teacher, graph, wanted, run)
+            return explain_together(plan, teacher, graph, wanted, run)
 
     def explain_links(
         self,
@@ -261,12 +248,11 @@ class DistillAndExplain(ExplainerAlgorithm):
         """
         self._check_many('edge', 'explain_links', top_k)
         self._check_arguments(model, kwargs, self.explain_links)
-        graph = Graph.of(x, edge_index, kwargs, self.pair_argument)
-        teacher, wanted = (
-            self.plan.teacher(model, graph, teacher_outputs, probe_outputs),
-            Wanted(index, target, top_k, checkpoint),
-        )
-        return cast(LinkExplanations, explain_each(self.plan, teacher, graph, wanted, self._run(progress)))
+        given = teacher_outputs, probe_outputs
+        explainer, graph = self._asked(model, self._graph(x, edge_index, kwargs), *given)
+        plan, wanted = explainer.plan, Wanted(index, target, top_k, checkpoint)
+        found = explain_each(plan, plan.teacher(model, graph, *given), graph, wanted, self._run(progress))
+        return cast(LinkExplanations, found)
 
     def explain_graphs(
         self,

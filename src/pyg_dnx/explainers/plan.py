@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.explain import Explanation
 from torch_geometric.explain.config import ModelConfig, ModelMode
 
 from pyg_dnx.checkpoint import Checkpoint
@@ -22,7 +21,7 @@ from pyg_dnx.graph.copies import part
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.operator import is_csr, shared_adjacency
 from pyg_dnx.graph.readout import num_outputs
-from pyg_dnx.results.explanation import View, build, join_parts
+from pyg_dnx.results.explanation import View, join_parts, scored, shown
 from pyg_dnx.results.warnings import warn_about_randomness, warn_if_doubtful, warn_if_not_converged
 from pyg_dnx.run import Run
 from pyg_dnx.scores.question import Goal
@@ -91,7 +90,7 @@ class Plan:
         known = None
         if teacher.level == 'graph' and self.needs_surrogate:
             known = self.of_data_set(teacher)
-        inputs = graph.arguments
+        inputs = graph.identity
         target = None if self.goal.by_target else target
 
         def is_current(distilled: Distilled, is_certain: bool = True) -> bool:
@@ -189,37 +188,38 @@ class Plan:
         r"""Whether each graph of a batch is explained by itself, as there is no surrogate of a data set."""
         return teacher.level == 'graph' and self.needs_surrogate and self.of_data_set(teacher) is None
 
-    def explain(self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run) -> Explanation:
+    def explain(self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run) -> Any:
         r"""Explains some outputs [B] jointly, given the target of all of them."""
-        if self.explains_parts(teacher) and graph.kwargs.get('batch') is not None:
-            explanation = self._explain_parts(teacher, graph, outputs, target, run)
-        else:
-            explanation = self._explain(teacher, graph, outputs, target, run)
+        in_parts = self.explains_parts(teacher) and graph.kwargs.get('batch') is not None
+        found = (self._score_parts if in_parts else self._score)(teacher, graph, outputs, target, run)
+        explanation = shown(found, graph, self.view)
         if teacher.level == 'graph':
             explanation.how = self.recipe.how
         return explanation
 
-    def _explain(self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run) -> Explanation:
+    def _score(self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run) -> dict[str, Tensor]:
         distilled = self.distilled(teacher, graph, run, target)
         with torch.no_grad():
             question, rule = self.goal.question(distilled, outputs, target), self.rule_of(teacher)
             state = rule.prepare(teacher, graph, distilled, question, run)
             effects = rule.effects(distilled.decomposition, state, question, run=run)
             trust = effects.trust or distilled.trust(outputs)
-            explanation = build(distilled.decomposition, question, effects, trust, graph, self.view)
+            found = scored(distilled.decomposition, question, effects, trust, graph, self.view)
         warn_if_doubtful(trust, distilled, outputs, self.doubt, question.direction is not None)
-        return explanation
+        return found
 
-    def _explain_parts(self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run) -> Explanation:
+    def _score_parts(
+        self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run
+    ) -> dict[str, Tensor]:
         r"""Explains some graphs of a batch, each by a surrogate of its own, distilled from copies of it."""
         found, size, parts = [], num_outputs(graph, teacher.level), Memo()
         if self.cache is not None and teacher.model is not None:  # the same parts each time, so that these are cached
-            inputs = (graph.x, graph.edge_index, graph.kwargs)
+            inputs = graph.identity
             parts = self.cache.get_or_create(teacher.model, (inputs, 'parts'), 'parts', Memo)
         for number in outputs.unique().tolist():
             one, nodes, edges = parts.get(number, partial(part, graph, number, size))
             goal = target.reshape(size, -1)[number : number + 1]
             goal = goal if self.config.mode == ModelMode.regression and target.dim() > 1 else goal.view(-1)
             first = torch.zeros(1, dtype=torch.long, device=nodes.device)
-            found.append((self._explain(teacher, one, first, goal, run), nodes, edges))
+            found.append((self._score(teacher, one, first, goal, run), nodes, edges))
         return join_parts(found, graph, self.view)

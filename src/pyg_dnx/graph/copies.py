@@ -26,7 +26,7 @@ def copies(graph: Graph, keep: Tensor, how: str, num_graphs: int) -> Graph:
     numbers = torch.arange(num_graphs, device=keep.device).repeat(len(keep))
     batch, keep = graph.batch[parts.node] + num_graphs * parts.owner, keep.flatten()
     if how == 'nodes':
-        parts, stays = parts.without(keep, keep[parts.edge_index].all(dim=0), batch)
+        parts, stays = parts.without(keep, keep[parts.edge_index].all(dim=0), graph.groups(parts.node, batch))
         batch, keep = batch[stays], keep[stays]
     found = parts.graph(graph, None, numbers, num_graphs)
     return replace(found, x=found.x * keep[:, None], kwargs={**found.kwargs, 'batch': batch})

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
 from pyg_dnx.graph.operator import Operator, is_edge_list, normalized_adjacency
-from pyg_dnx.graph.types import Types, aimed, pack
+from pyg_dnx.graph.types import Types, aimed, pack, paired
 from pyg_dnx.run import DEFAULT, ENTRIES, Run
 
 
@@ -51,6 +51,13 @@ class Graph:
         kwargs = self.types.arguments(self.kwargs, self.pair_argument)
         return self.types.x(self.x), self.types.edge_index(self.edge_index), kwargs
 
+    @property
+    def identity(self) -> tuple[Any, Any, Any]:
+        r"""The objects by which the graph is known: the user's own where there are, else those it is made of."""
+        if self.types is not None and self.types.source is not None:
+            return self.arguments
+        return self.x, self.edge_index, self.kwargs
+
     def with_source(self, x: Any, edge_index: Any, kwargs: dict[str, Any]) -> Graph:
         r"""A packed graph with what it was packed from."""
         types = None if self.types is None else replace(self.types, source=(x, edge_index), kwargs=kwargs)
@@ -59,6 +66,22 @@ class Graph:
     def without_source(self) -> Graph:
         r"""A packed graph that keeps nothing of what it was packed from alive."""
         return self.with_source({}, {}, {})
+
+    def has_source(self, x: Any, edge_index: Any, kwargs: dict[str, Any]) -> bool:
+        r"""Whether it was packed from the same objects."""
+        return all(map(_is_same, self.arguments, (x, edge_index, kwargs)))
+
+    def paired(self, target_type: Any = None) -> Graph:
+        r"""The same, with the pairs of nodes packed of which the model predicts something, if it is told of any."""
+        if self.types is None or self.types.kwargs.get(self.pair_argument) is None:
+            return self
+        pairs, types = paired(self.types, self.pair_argument, target_type)
+        return replace(self, kwargs={**self.kwargs, self.pair_argument: pairs}, types=types)
+
+    @property
+    def ends(self) -> tuple[Tensor, Tensor] | None:
+        r"""The nodes that may be the first and the second end of pairs, if not all may."""
+        return None if self.types is None else self.types.ends
 
     def aimed(self, num_rows: Iterable[int], target_type: Any = None) -> Graph:
         r"""The same, with the type whose nodes the output's rows are; their number tells it, if the user doesn't."""
@@ -96,6 +119,10 @@ class Graph:
         r"""The graph that each node is part of, [N]; all are part of one if the model isn't told otherwise."""
         batch = self.kwargs.get('batch')
         return torch.zeros(self.num_nodes, dtype=torch.long, device=self.x.device) if batch is None else batch
+
+    def groups(self, nodes: Tensor, graphs: Tensor) -> Tensor:
+        r"""A number for each graph and node type that some nodes are of, given the graphs that they are part of."""
+        return graphs if self.types is None else graphs * len(self.types.nodes) + self.types.node_type[nodes]
 
     @property
     def names_pairs(self) -> bool:
@@ -155,8 +182,7 @@ class Graph:
 
     def is_same(self, other: Graph) -> bool:
         r"""Whether all arguments are the same objects."""
-        (x, edge_index, kwargs), (others_x, others_edges, others_kwargs) = self.arguments, other.arguments
-        return _is_same(x, others_x) and _is_same(edge_index, others_edges) and _is_same(kwargs, others_kwargs)
+        return all(map(_is_same, self.arguments, other.arguments))
 
     def check_content(self, run: Run = DEFAULT) -> None:
         r"""Checks the contents, in one pass over them, of which each process has a share of the features."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,6 +112,30 @@ def num_outputs(graph: Graph, level: str) -> int:
         return graph.pairs.size(1)
     batch = graph.kwargs.get('batch')
     return 1 if batch is None else int(batch.max()) + 1
+
+
+def at_level(graph: Graph, level: str, num_rows: set[int], target_type: Any = None) -> tuple[str, Graph]:
+    r"""The level of a model by what the rows of its output are, and the graph with their type if they are nodes of one.
+
+    A model that is called one of nodes may have an output for each graph of a batch; and one of graphs, or of links,
+    an output for each node of a type.
+
+    Args:
+        graph: The graph.
+        level: What the model is called.
+        num_rows: How many rows its output may have.
+        target_type: The type of the rows, if the user gave it; for links, those of both ends.
+    """
+    if graph.types is None:
+        is_of_graphs = level == 'node' and graph.kwargs.get('batch') is not None
+        if is_of_graphs and graph.num_nodes not in num_rows and num_outputs(graph, 'graph') in num_rows:
+            return 'graph', graph
+        return level, graph
+    if level == 'edge':
+        graph = graph.paired(target_type)
+    if level != 'node' and num_outputs(graph, level) in num_rows:
+        return level, graph
+    return 'node', graph.aimed(num_rows, target_type)
 
 
 def readout_of(graph: Graph, level: str, num_outputs: int) -> Readout:

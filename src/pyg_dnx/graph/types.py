@@ -31,6 +31,7 @@ class Types:
         packed: Those further arguments that were packed, as they were then.
         source: The features by type and the edges by relation, as they were packed; ``None`` if they have changed.
         target: The type whose nodes the rows of the output are, if that is what they are.
+        link: The types of both ends of the pairs of which the model predicts something, if that is what it does.
     """
 
     nodes: dict[str, Tensor]
@@ -41,6 +42,7 @@ class Types:
     packed: dict[str, Tensor]
     source: tuple[Mapping[str, Tensor], Mapping[Relation, Tensor]] | None
     target: str | None = None
+    link: tuple[str, str] | None = None
 
     def x(self, packed: Tensor) -> dict[str, Tensor]:
         r"""Features by type, as the model takes them, given the packed ones."""
@@ -142,6 +144,11 @@ class Types:
             every = torch.arange(columns.start, columns.stop, device=nodes.device)
             found.append((here[:, None] * width + every).flatten())
         return torch.cat(found).sort().values
+
+    @property
+    def ends(self) -> tuple[Tensor, Tensor] | None:
+        r"""The packed ids of the nodes that may be the first and the second end of pairs."""
+        return None if self.link is None else (self.nodes[self.link[0]], self.nodes[self.link[1]])
 
     @property
     def roots(self) -> Tensor | None:
@@ -251,6 +258,50 @@ def aimed(types: Types, num_rows: Iterable[int], target_type: Any = None) -> Typ
             f"{got}; nodes by type: {counts}): pass 'target_type' to the algorithm's constructor"
         )
     return replace(types, target=fitting[0])
+
+
+def paired(types: Types, pair_argument: str, target_type: Any = None) -> tuple[Tensor, Types]:
+    r"""The pairs of nodes of which a model predicts something, packed; and the types, with those of their ends.
+
+    Args:
+        types: The types.
+        pair_argument: The argument that holds the pairs, [2, Q], or a dict of one relation with these.
+        target_type: The types of both ends, or a relation between them, if the user gave them.
+    """
+    pairs = types.kwargs[pair_argument]
+    if isinstance(pairs, Mapping):
+        if len(pairs) != 1:
+            raise ValueError(
+                f"'{pair_argument}' must hold pairs of one relation (got {len(pairs)}): explain one relation at a time"
+            )
+        ((target_type, pairs),) = pairs.items()
+    if target_type is None:
+        links = {(relation[0], relation[2]) for relation in types.edges}
+        links |= {(kind, kind) for kind in types.nodes if len(types.nodes) == 1}
+        if len(links) != 1:
+            raise ValueError(
+                f"'target_type' must be given where pairs may be of several types (got {sorted(links)}): pass the "
+                f"types of both ends, as target_type=('user', 'item') say, to the algorithm's constructor"
+            )
+        ((first, second),) = links
+    elif isinstance(target_type, tuple) and len(target_type) in (2, 3):
+        first, second = target_type[0], target_type[-1]
+    else:
+        first = second = target_type
+    for place, kind in enumerate((first, second)):
+        if kind not in types.nodes:
+            raise ValueError(
+                f"'target_type' must name node types, two for pairs, of {list(types.nodes)} (got {kind!r}): pass these"
+            )
+        low, high = (int(pairs[place].min()), int(pairs[place].max())) if pairs.numel() > 0 else (0, -1)
+        if low < 0 or high >= types.nodes[kind].numel():
+            raise IndexError(
+                f"'{pair_argument}' must hold ids of {kind!r} from 0 to {types.nodes[kind].numel() - 1} (got ids from "
+                f"{low} to {high}): pass pairs of nodes in this graph, or their types as 'target_type'"
+            )
+    found = torch.stack([types.nodes[first][pairs[0].long()], types.nodes[second][pairs[1].long()]])
+    packed = {**types.packed, pair_argument: found}
+    return found, replace(types, packed=packed, link=(first, second))
 
 
 def _check(x: Any, edge_index: Any) -> None:

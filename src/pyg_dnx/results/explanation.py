@@ -13,7 +13,7 @@ from torch_geometric.explain.config import MaskType
 from pyg_dnx.distill.decomposition import Decomposition
 from pyg_dnx.distill.distill import Trust
 from pyg_dnx.graph.graph import Graph
-from pyg_dnx.graph.types import Types
+from pyg_dnx.results.by_type import by_type, set_inputs
 from pyg_dnx.scores.attribution import attribute
 from pyg_dnx.scores.masks import to_mask
 from pyg_dnx.scores.question import Question
@@ -22,15 +22,6 @@ from pyg_dnx.scores.rules import Effects
 
 class ShownExplanation(Explanation):
     r"""PyG's explanation, shown as its page in a notebook."""
-
-    def _repr_html_(self) -> str:
-        from pyg_dnx.view.html import notebook_html
-
-        return notebook_html(self)
-
-
-class ShownHeteroExplanation(HeteroExplanation):
-    r"""The same of a heterogeneous graph."""
 
     def _repr_html_(self) -> str:
         from pyg_dnx.view.html import notebook_html
@@ -61,11 +52,11 @@ class View(NamedTuple):
         return found
 
 
-def join_parts(found: list[tuple[Explanation, Tensor, Tensor]], graph: Graph, view: View) -> Explanation:
-    r"""One explanation of a batch, of those of its graphs, given the ids of their nodes and edges in it."""
+def join_parts(found: list[tuple[dict[str, Tensor], Tensor, Tensor]], graph: Graph, view: View) -> dict[str, Tensor]:
+    r"""What is shown of a batch, given that of its graphs and the ids of their nodes and edges in it."""
     joined: dict[str, Tensor] = {}
-    for name in found[0][0].to_dict().keys() - view.names.keys():
-        values = [explanation[name] for explanation, *_ in found]
+    for name in found[0][0]:
+        values = [part[name] for part, *_ in found]
         if name == 'feature_score' or (name == 'node_mask' and view.node_mask_type == MaskType.common_attributes):
             joined[name] = torch.stack(values).sum(dim=0)
         elif name.startswith(('node_', 'edge_')):
@@ -77,7 +68,7 @@ def join_parts(found: list[tuple[Explanation, Tensor, Tensor]], graph: Graph, vi
             joined[name] = torch.cat(values)
     if view.node_mask_type == MaskType.common_attributes:
         joined['node_mask'] = to_mask(joined['feature_score'], None, view.mask, joined['node_mask'].dtype)[None]
-    return ShownExplanation().update({**joined, **view.names})
+    return joined
 
 
 def _attribute_mask(
@@ -91,32 +82,25 @@ def _attribute_mask(
     return to_mask(scores.flatten(), own, scaling, dtype, parts).view_as(scores)
 
 
-def _by_type(found: dict[str, Any], types: Types, view: View) -> HeteroExplanation:
-    r"""What was found, by node type and by relation."""
-    explanation = ShownHeteroExplanation()
-    for name, value in found.items():
-        if name == 'feature_score' or (name == 'node_mask' and view.node_mask_type == MaskType.common_attributes):
-            explanation.set_value_dict(name, types.of_columns(value))
-        elif name.startswith('node_') or name in ('source_score', 'target_score'):
-            by_type = types.of_nodes(value)
-            if name == 'node_mask':  # as the model takes features, so that they can be multiplied
-                by_type = {name: part for name, part in by_type.items() if name in types.dtypes}
-            explanation.set_value_dict(name, by_type)
-        elif name.startswith('edge_'):
-            explanation.set_value_dict(name, types.of_edges(value))
-        else:
-            explanation[name] = value
-    if types.target is not None:
-        explanation.target_type = types.target
-    for name, value in view.names.items():
-        explanation[name] = value
-    return explanation
-
-
 def build(
     decomposition: Decomposition, question: Question, effects: Effects, trust: Trust, graph: Graph, view: View
 ) -> Explanation | HeteroExplanation:
     r"""Explains outputs jointly, by masks and signed scores, and says how far to trust what stands for the model."""
+    return shown(scored(decomposition, question, effects, trust, graph, view), graph, view)
+
+
+def shown(found: dict[str, Tensor], graph: Graph, view: View) -> Explanation | HeteroExplanation:
+    r"""What was found, as an explanation; of a heterogeneous graph, by node type and by relation."""
+    if graph.types is not None:
+        return by_type({**found, **view.names}, graph.types, view.node_mask_type)
+    # As ShownExplanation(**found, **names), in half the time.
+    return ShownExplanation().update({**found, **view.names})
+
+
+def scored(
+    decomposition: Decomposition, question: Question, effects: Effects, trust: Trust, graph: Graph, view: View
+) -> dict[str, Tensor]:
+    r"""The masks and signed scores of outputs that are explained jointly, and how far to trust them."""
     attribution, x = attribute(decomposition, question, effects), graph.x
     inside, parts = attribution.neighbourhood, decomposition.readout.parts
     if question.outputs.numel() == 1:
@@ -144,7 +128,15 @@ def build(
         found['edge_score'], inside = attribution.edge_scores(graph.edge_index, view.edge_score, node_score)
         edge_parts = None if parts is None else parts[graph.edge_index[0]]
         found['edge_mask'] = to_mask(found['edge_score'], inside, view.mask, dtype, edge_parts)
+    return found
+
+
+def with_inputs(explanation: Any, graph: Graph, **values: Any) -> Any:
+    r"""An explanation with the arguments of the model and other values, as PyG adds them."""
     if graph.types is not None:
-        return _by_type(found, graph.types, view)
-    # As ShownExplanation(**found, **names), in half the time.
-    return ShownExplanation().update({**found, **view.names})
+        set_inputs(explanation, graph)
+        for name, value in values.items():
+            explanation[name] = value
+        return explanation
+    explanation._model_args = list(graph.kwargs)
+    return explanation.update({'x': graph.x, 'edge_index': graph.edge_index, **graph.kwargs, **values})

@@ -20,7 +20,7 @@ from pyg_dnx.distill.surrogate import Surrogate
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.rows import Rows
 from pyg_dnx.results.certificate import VERDICTS, Certificate
-from pyg_dnx.results.explanation import View, build
+from pyg_dnx.results.explanation import View, build, with_inputs
 from pyg_dnx.scores.batch import highest
 from pyg_dnx.scores.probe_rule import rule_from_dict
 from pyg_dnx.scores.probed import Probed
@@ -185,10 +185,7 @@ class NodeExplanations:
             trust = self._trust.at(slice(b, b + 1))
             explanation = build(decomposition, question, effects, trust, graph, request.view)
         explanation._model_config = request.model_config
-        explanation._model_args = list(graph.kwargs)
-        inputs = {'x': graph.x, 'edge_index': graph.edge_index, 'index': question.outputs, 'prediction': None}
-        explanation.update({**inputs, **graph.kwargs, 'target': request.target})
-        return explanation
+        return with_inputs(explanation, graph, index=question.outputs, prediction=None, target=request.target)
 
     def __iter__(self) -> Iterator[Explanation]:
         return (self[b] for b in range(len(self)))

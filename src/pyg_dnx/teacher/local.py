@@ -252,7 +252,9 @@ class Local:
             if is_edge:  # which has no answer if it is dropped
                 kept = kept.index_fill(0, _edges_of(parts, outputs, graph), True)
             edges = None if is_kept is not None or edges is None else edges[kept]
-            parts, stays = parts.without(alive, kept, parts.owner if level == 'graph' else None)
+            parts, stays = parts.without(
+                alive, kept, graph.groups(parts.node, parts.owner) if level == 'graph' else None
+            )
             nodes = nodes[stays] if how == 'features' and nodes is not None else alive[stays][:, None]
         one = parts.graph(
             graph,
