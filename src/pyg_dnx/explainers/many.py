@@ -22,7 +22,7 @@ from pyg_dnx.graph.readout import num_outputs
 from pyg_dnx.graph.rows import Rows
 from pyg_dnx.results.certificate import Certificate, judge
 from pyg_dnx.results.graph_explanations import GraphExplanations, ScoredGraphs, arguments_of, batches_of
-from pyg_dnx.results.node_explanations import LinkExplanations, NodeExplanations, Place, Request
+from pyg_dnx.results.node_explanations import LinkExplanations, NodeExplanations, Place, Request, TypeNames
 from pyg_dnx.results.warnings import warn_if_doubtful
 from pyg_dnx.run import Run, parts_of
 from pyg_dnx.scores.batch import score
@@ -62,7 +62,8 @@ def explain_each(plan: Plan, teacher: Teacher, graph: Graph, wanted: Wanted, run
     warn_if_doubtful(trust, distilled, outputs, plan.doubt, question.direction is not None)
     view = plan.view if graph.has_edge_order else plan.view._replace(edge_mask_type=None)
     target = distilled.answers.target if target is None else target
-    request = Request(distilled.surrogate, rule, state, question, view, plan.config, graph.num_nodes, target)
+    how = (rule, state, question, view, plan.config, graph.num_nodes, target, TypeNames.of(graph))
+    request = Request(distilled.surrogate, *how)
     kind = LinkExplanations if teacher.level == 'edge' else NodeExplanations
     place = Place(distilled.decomposition, graph)
     if found.top is None:
@@ -122,7 +123,8 @@ def explain_together(plan: Plan, teacher: Teacher, graph: Graph, wanted: Wanted,
     view = plan.view if graph.has_edge_order else plan.view._replace(edge_mask_type=None)
     target = distilled.answers.target if target is None else target
     question = Question(outputs)
-    known = Request(surrogate, rule, None, question, view, plan.config, graph.num_nodes, target, ask)
+    how = (rule, None, question, view, plan.config, graph.num_nodes, target, TypeNames.of(graph))
+    known = Request(surrogate, *how, ask)
     place = Place(distilled.decomposition, graph)
     return NodeExplanations(None, (nodes, scores), trust, certificate, known, place)
 

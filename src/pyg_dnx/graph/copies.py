@@ -34,8 +34,9 @@ def copies(graph: Graph, keep: Tensor, how: str, num_graphs: int) -> Graph:
 
 def without_edges(graph: Graph, keep: Tensor) -> Graph:
     r"""The graph with those of its edges that ``keep`` [E] says; tensors with a row for each edge follow."""
-    kwargs = {name: value[keep] if graph.kind_of(name) == 'edge' else value for name, value in graph.kwargs.items()}
-    return replace(graph, edge_index=graph.edge_index[:, keep], kwargs=kwargs, operators={})
+    parts = Subgraphs.of(graph)
+    left, _ = parts.without(torch.ones_like(parts.node, dtype=torch.bool), keep)
+    return left.graph(graph)
 
 
 def part(graph: Graph, number: int, num_graphs: int) -> tuple[Graph, Tensor, Tensor]:

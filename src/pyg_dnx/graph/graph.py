@@ -97,6 +97,10 @@ class Graph:
         r"""The nodes [O] that the outputs of a model of nodes are of; all of them, in their order, if ``None``."""
         return None if self.types is None else self.types.roots
 
+    def nodes_of(self, outputs: Tensor) -> Tensor:
+        r"""The nodes that some outputs of a model of nodes are of."""
+        return outputs if self.roots is None else self.roots[outputs]
+
     def rows_of(self, nodes: Tensor) -> Tensor:
         r"""The rows of the output that some of its nodes are."""
         return nodes if self.types is None else self.types.node_id[nodes]

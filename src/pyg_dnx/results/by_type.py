@@ -70,6 +70,7 @@ class Packed(Explanation):
     r"""The same as an explanation of the packed graph."""
 
     graph: Graph
+    original: HeteroExplanation
 
 
 def packed(explanation: Any, model: torch.nn.Module, before: Graph | None = None) -> Any:
@@ -107,16 +108,16 @@ def packed(explanation: Any, model: torch.nn.Module, before: Graph | None = None
         if parts := explanation.collect(name, True):
             like = next(iter(parts.values()))
             found[name] = torch.cat([parts.get(key, like.new_ones(ids.numel())) for key, ids in types.edges.items()])
-    found.__dict__['graph'] = graph
+    found.__dict__.update(graph=graph, original=explanation)  # beside the values, so that copies share them
     found._model_config, found._model_args = config, list(kwargs)
     return found
 
 
-def unpacked(found: Any, explanation: Any) -> Any:
-    r"""An explanation with the masks of a packed one."""
+def unpacked(found: Any) -> Any:
+    r"""What was packed, with the masks that it has now; anything else is left as it is."""
     if not isinstance(found, Packed):
         return found
-    result, types = copy.copy(explanation), found.graph.types
+    result, types = copy.copy(found.original), found.graph.types
     assert types is not None
     for name in ('node_mask', 'edge_mask'):
         value = found.get(name)

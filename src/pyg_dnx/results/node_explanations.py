@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any, cast, overload
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import numpy as np
 import torch
@@ -42,6 +43,25 @@ class Place:
     graph: Graph
 
 
+class TypeNames(NamedTuple):
+    r"""The node types of a heterogeneous graph whose nodes are numbered through."""
+
+    sizes: dict[str, int]  # how many nodes each has, in the order of numbers
+    target: str | None  # that of the explained nodes
+
+    @staticmethod
+    def of(graph: Graph) -> TypeNames | None:
+        if graph.types is None:
+            return None
+        return TypeNames({name: ids.numel() for name, ids in graph.types.nodes.items()}, graph.types.target)
+
+    def places(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        r"""The number of each node's type and the node's id in it; -1 for both where there is none."""
+        first = torch.tensor([0, *accumulate(self.sizes.values())], device=nodes.device)
+        kind = torch.bucketize(nodes, first[1:], right=True)
+        return kind.masked_fill(nodes < 0, -1), (nodes - first[kind]).masked_fill(nodes < 0, -1)
+
+
 @dataclass(frozen=True)
 class Request:
     r"""How the nodes were explained."""
@@ -54,6 +74,7 @@ class Request:
     model_config: ModelConfig
     num_nodes: int  # of the graph
     target: Tensor  # as PyG has it: [N], but [2N] for binary models with two columns
+    types: TypeNames | None = None  # of a heterogeneous graph
     ask: Callable[[Tensor], tuple[Question, Any]] | None = None  # makes question and state, where they are not kept
 
     def about(self, places: slice) -> tuple[Question, Any]:
@@ -121,10 +142,35 @@ class NodeExplanations:
         return nodes[:, :k], scores[:, :k]
 
     @property
+    def node_types(self) -> list[str] | None:
+        r"""The node types of a heterogeneous graph, in the order in which their nodes are numbered through."""
+        return None if self._request.types is None else list(self._request.types.sizes)
+
+    def places(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Where nodes of :meth:`top_k` are in a heterogeneous graph: in which of ``node_types``, and the ids there.
+
+        Both are -1 for padding.
+        """
+        if self._request.types is None:
+            raise ValueError("'places' needs a heterogeneous graph (got another): take the ids as they are")
+        return self._request.types.places(nodes)
+
+    def _names_of(self, nodes: Tensor) -> list[str]:
+        r"""What to call nodes in text."""
+        types = self._request.types
+        if types is None:
+            return [str(node) for node in nodes.tolist()]
+        names, (kind, ids) = list(types.sizes), types.places(nodes)
+        return [f'{names[k]} {node}' for k, node in zip(kind.tolist(), ids.tolist(), strict=True)]
+
+    @property
     def targets(self) -> Tensor | None:
         r"""The class that each explanation is of, [B]; ``None`` for regression."""
         target = self._request.target
-        if target.is_floating_point() or target.numel() != self._request.num_nodes:
+        types, size = self._request.types, self._request.num_nodes
+        if types is not None and types.target is not None:
+            size = types.sizes[types.target]
+        if target.is_floating_point() or target.numel() != size:
             return None
         return target.view(-1)[self.index]
 
@@ -208,7 +254,9 @@ class NodeExplanations:
         nodes, scores = self[:size].top_k(1 if self._top is not None and self._top[0].size(1) == 1 else 2)
         for b in range(size):
             best = ', '.join(
-                f'{j} ({s:+.3g})' for j, s in zip(nodes[b].tolist(), scores[b].tolist(), strict=True) if j >= 0
+                f'{name} ({s:+.3g})'
+                for name, j, s in zip(self._names_of(nodes[b]), nodes[b].tolist(), scores[b].tolist(), strict=True)
+                if j >= 0
             )
             verdict = '' if certificate is None else f'; {VERDICTS[int(certificate.verdict[b])]}'
             lines.append(f'  node {int(self.index[b])}: {best}{verdict}')
@@ -231,8 +279,12 @@ class NodeExplanations:
             if self.certificate is not None:
                 of_node |= {name: getattr(self.certificate, name) for name in ('expected_unfaithfulness', 'verdict')}
             repeated = {name: values[part].repeat_interleave(count) for name, values in of_node.items()}
-            table = {'node': repeated.pop('node'), 'neighbour': column, 'score': scores, **repeated}
-            yield {name: values.cpu().numpy() for name, values in table.items()}
+            others: dict[str, Any] = {'neighbour': column}
+            if self._request.types is not None:
+                kind, column = self.places(column.long())
+                others = {'neighbour_type': np.array(self.node_types)[kind.cpu().numpy()], 'neighbour': column}
+            table = {'node': repeated.pop('node'), **others, 'score': scores, **repeated}
+            yield {name: _to_numpy(values) for name, values in table.items()}
 
     def to_pandas(self) -> pd.DataFrame:
         r"""Returns a table with a row for each score: ``node``, ``neighbour``, ``score``, and the trust in ``node``."""
@@ -271,6 +323,7 @@ class NodeExplanations:
             'view': _plain(request.view._asdict()),
             'model_config': _plain(vars(request.model_config)),
             'num_nodes': request.num_nodes,
+            'types': None if request.types is None else list(request.types),
             'target': request.target,
             'direction': question.direction,
         }
@@ -292,12 +345,15 @@ class NodeExplanations:
             request = explanations._request
             surrogate, num_nodes = request.surrogate, request.num_nodes
             graph, num_features = Graph.of(x, edge_index, kwargs), surrogate.num_features
+            if request.types is not None and graph.types is not None and request.types.target is not None:
+                graph = graph.aimed((), request.types.target)
             graph.check_content()
-            if x.shape != (num_nodes, num_features):
+            if graph.x.shape != (num_nodes, num_features) or TypeNames.of(graph) != request.types:
                 raise ValueError(
                     f"'x' must have shape {[num_nodes, num_features]}, as when the nodes were explained "
-                    f'(got {list(x.shape)}): pass the same graph'
+                    f'(got {list(graph.x.shape)}): pass the same graph'
                 )
+            x = graph.x
             decomposition = surrogate.on(graph)
             state = None if request.state is None else request.state.with_features(x, decomposition)
             explanations._request = replace(request, state=state)
@@ -319,6 +375,10 @@ class LinkExplanations(NodeExplanations):
     def __repr__(self) -> str:
         kept = '' if self._top is None else f', top_k={self._top[0].size(1)}'
         return f'LinkExplanations({len(self)} pairs{kept})'
+
+
+def _to_numpy(values: Any) -> np.ndarray:
+    return values.cpu().numpy() if isinstance(values, Tensor) else values
 
 
 def _rows(scores: Tensor) -> Rows:
@@ -343,6 +403,7 @@ def _from_dict(content: dict[str, Any]) -> NodeExplanations:
         config,
         num_nodes,
         content['target'],
+        None if content.get('types') is None else TypeNames(*content['types']),
     )
     scores = None if content['scores'] is None else Rows(*content['scores']).matrix(request.num_nodes)
     top = None if content['top'] is None else tuple(content['top'])

@@ -149,7 +149,7 @@ def seen(graph: Graph, outputs: Tensor, kind: str, num_hops: int | None, flow: s
 def _near(graph: Graph, outputs: Tensor, kind: str, num_hops: int, flow: str, level: str) -> tuple[Tensor, Tensor]:
     r"""Nodes, or edges that carry messages, within some hops of outputs, with the place of each output, ascending."""
     finder = Neighbourhoods(graph.edge_index, graph.num_nodes, flow)
-    ends = outputs[None] if level == 'node' else graph.pairs.long()[:, outputs]
+    ends = graph.nodes_of(outputs)[None] if level == 'node' else graph.pairs.long()[:, outputs]
     place = torch.arange(outputs.numel(), device=outputs.device)
 
     def merged(owner: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -18,12 +18,12 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.explain.algorithm import ExplainerAlgorithm
-from torch_geometric.explain.algorithm.utils import set_hetero_masks, set_masks
+from torch_geometric.explain.algorithm.utils import clear_masks, set_hetero_masks, set_masks
 from torch_geometric.explain.config import ModelConfig
 from torch_geometric.nn import MessagePassing
 
 from pyg_dnx.checkpoint import WIDTH, Checkpoint, sketch
-from pyg_dnx.graph.copies import copies
+from pyg_dnx.graph.copies import copies, without_edges
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import num_outputs
 from pyg_dnx.run import DEFAULT, Run
@@ -284,6 +284,10 @@ class Teacher:
         elif edge_mask is not None and graph.types is not None:
             masks = graph.types.of_edges(edge_mask)
             set_hetero_masks(model, masks, graph.arguments[1], apply_sigmoid=False)
+            layers = [layer for layer in model.modules() if isinstance(layer, MessagePassing)]
+            if any(layer._edge_mask is None for layer in layers):  # it takes several relations
+                clear_masks(model)
+                graph = self._dropped(graph, edge_mask)
         devices = [graph.x.device] if graph.x.device.type == 'cuda' else []
         before = {key: vars(clone).copy() for key, clone in copies.items() if isinstance(clone, torch.nn.Module)}
         with _lock_of(self.model), torch.random.fork_rng(devices), torch.no_grad():
@@ -306,6 +310,16 @@ class Teacher:
             if found:
                 with _asking_lock:
                     _written.setdefault(module, {}).update(found)
+
+    def _dropped(self, graph: Graph, edge_mask: Tensor) -> Graph:
+        r"""The graph with those edges that a mask keeps."""
+        if not bool(((edge_mask == 0) | (edge_mask == 1)).all()):
+            raise ValueError(
+                f"'edge_mask' must be 0 or 1 everywhere for {type(self.model).__name__}, whose layers take several "
+                f"relations, so that PyG can't multiply their messages (got values between): pass a "
+                f"'threshold_config' of type 'topk_hard', say, or a node mask"
+            )
+        return without_edges(graph, edge_mask > 0)
 
     def _checked(self, outputs: Any, graph: Graph, num_rows: int | None) -> Tensor:
         if not isinstance(outputs, Tensor):

@@ -8,11 +8,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch_geometric.explain import Explainer, Explanation
+from torch_geometric.explain import Explainer, Explanation, HeteroExplanation
 from torch_geometric.explain.config import ExplanationType, ModelMode
 
 from pyg_dnx import options
 from pyg_dnx.graph.graph import Graph
+from pyg_dnx.graph.readout import num_outputs
+from pyg_dnx.results.by_type import Packed, packed
 from pyg_dnx.run import DEFAULT, Run
 from pyg_dnx.scores.question import outputs_of
 from pyg_dnx.teacher.local import Local, MaskOf, Masks
@@ -71,7 +73,7 @@ def check(
             than a second.
     """
     reach = receptive_field(explainer.model) if num_hops is None else options.count('num_hops', num_hops)
-    if isinstance(explanations, Explanation):
+    if isinstance(explanations, (Explanation, HeteroExplanation)):
         explanations, reach = [explanations], None  # the graph itself costs less than looking for a part of it
     if not isinstance(explanations, Iterable):
         kind = type(explanations).__name__
@@ -93,6 +95,8 @@ def graph_of(explanation: Explanation) -> Graph:
         raise TypeError(
             f"'explanations' must be an Explanation or several (got {kind}): pass what 'explainer' returned"
         )
+    if isinstance(explanation, Packed):
+        return explanation.graph
     kwargs = {name: explanation.get(name) for name in explanation._model_args}
     return Graph.of(explanation.x, explanation.edge_index, kwargs)
 
@@ -114,7 +118,8 @@ def checks(
 ) -> Iterator[Check]:
     r"""Checks explanations, those of one graph in chunks, for a model that looks ``reach`` hops far, or ``None``."""
     checker = None
-    for explanation in explanations:
+    for given in explanations:
+        explanation = packed(given, explainer.model, None if checker is None else checker.graph)
         graph = graph_of(explanation)
         if checker is None or not checker.graph.is_same(graph):
             if checker is not None:
@@ -141,7 +146,8 @@ class _Checker:
         self.room = 16 * run.entries  # numbers in the masks that wait
 
     def add(self, explanation: Explanation) -> Iterator[Check]:
-        nodes = outputs_of(explanation.get('index'), self.graph.num_nodes, self.graph.x.device)
+        size = num_outputs(self.graph, self.teacher.level)
+        nodes = outputs_of(explanation.get('index'), size, self.graph.x.device)
         node_mask, edge_mask = masks_of(explanation)
         alone = self.local.num_hops is None or nodes.numel() != 1 or not self.graph.has_edge_order
         kind = (edge_mask is None, None if node_mask is None else node_mask.shape)

@@ -9,13 +9,14 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch_geometric.explain import Explainer, Explanation
+from torch_geometric.explain import Explainer, Explanation, HeteroExplanation
 from torch_geometric.explain.config import ExplanationType
 
 from pyg_dnx import options
 from pyg_dnx.graph.readout import num_outputs
 from pyg_dnx.graph.rows import Rows, ragged
 from pyg_dnx.results.aim import Aim
+from pyg_dnx.results.by_type import packed, unpacked
 from pyg_dnx.run import Run
 from pyg_dnx.scores.question import outputs_of
 from pyg_dnx.teacher.local import Local
@@ -116,14 +117,14 @@ def refine(
     """
     sizes = _sizes(size)
     options.count('num_evaluations', num_evaluations, least=2)
-    given = [explanations] if isinstance(explanations, Explanation) else explanations
+    given = [explanations] if isinstance(explanations, (Explanation, HeteroExplanation)) else explanations
     if not isinstance(given, Iterable):
         raise TypeError(
             f"'explanations' must be an Explanation or several (got {type(given).__name__}): pass what 'explainer' "
             f'returned'
         )
     parts: list[Refined] = []
-    for group in _groups(given):
+    for group in _groups(packed(item, explainer.model) for item in given):
         parts.append(_refine(_Group(explainer, group), sizes, nested, num_evaluations // 2, Run(progress=progress)))
     if not parts:
         raise ValueError("'explanations' must hold at least one explanation (got none): pass what 'explainer' returned")
@@ -132,7 +133,7 @@ def refine(
         for field in fields(Refined)
         if field.name != 'explanations'
     }
-    return Refined([item for part in parts for item in part.explanations], **joined)
+    return Refined([unpacked(item) for part in parts for item in part.explanations], **joined)
 
 
 def _sizes(size: Any) -> list[int | float | None]:

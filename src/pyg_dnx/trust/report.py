@@ -15,6 +15,8 @@ from pyg_dnx import options
 from pyg_dnx.distill.surrogate import Report
 from pyg_dnx.explainers.base import algorithm_of
 from pyg_dnx.graph.graph import Graph
+from pyg_dnx.graph.readout import num_outputs
+from pyg_dnx.results.by_type import packed
 from pyg_dnx.results.certificate import VERDICTS, Certificate, judge
 from pyg_dnx.run import Run
 from pyg_dnx.scores.attribution import attribute
@@ -40,11 +42,12 @@ def certify(explainer: Explainer, explanation: Explanation) -> Certificate:
         explainer (Explainer): An explainer with an algorithm of this package.
         explanation (Explanation): What it returned, or an item of what ``explain_nodes`` did.
     """
+    explanation = packed(explanation, explainer.model)
     algorithm, graph = algorithm_of(explainer), graph_of(explanation)
     plan, run = algorithm.plan, Run(algorithm.max_memory)
     teacher, masks = plan.teacher(explainer.model, graph), masks_of(explanation)
     distilled = plan.distilled(teacher, graph, run)
-    outputs = outputs_of(explanation.get('index'), graph.num_nodes, graph.x.device)
+    outputs = outputs_of(explanation.get('index'), num_outputs(graph, plan.level), graph.x.device)
     with torch.no_grad():
         question = plan.goal.question(distilled, outputs, explanation.get('target'))
         rule = plan.rule_of(teacher)
