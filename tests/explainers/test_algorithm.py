@@ -1,12 +1,14 @@
 r"""What the options of FastDnX and DnX mean, by hand, on dense matrices."""
 
+import copy
+import pickle
 import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
 from helpers import dense_adjacency, dense_scores, example_graphs, is_overwritten
-from models import Bare, Ring, Teacher, connected, explainer, graph
+from models import ALGORITHMS, Bare, Ring, Teacher, connected, explainer, graph
 from torch_geometric.explain.config import ExplainerConfig, ModelConfig
 from torch_geometric.nn import SGConv
 
@@ -246,16 +248,32 @@ def test_supports(kind):
     algorithm.connect(config, ModelConfig('multiclass_classification', 'node', 'raw'))
     assert algorithm.supports()
     for level in ('edge', 'graph', 'node'):
+        algorithm = kind()
         algorithm.connect(config, ModelConfig('multiclass_classification', level, 'raw'))
         assert algorithm.supports()
-    by_removal = kind(how='nodes')
-    by_removal.connect(config, ModelConfig('multiclass_classification', 'graph', 'raw'))
+    kind(how='nodes').connect(config, ModelConfig('multiclass_classification', 'graph', 'raw'))
     for level in ('node', 'edge'):
+        by_removal = kind(how='nodes')
         with pytest.raises(ValueError, match=f"'how' must be 'features' at task level '{level}' .got 'nodes'"):
             by_removal.connect(config, ModelConfig('multiclass_classification', level, 'raw'))
         assert not by_removal.supports()
     with pytest.raises(ValueError, match=r"'contrast'.*regression"):
         kind(contrast=1).connect(config, ModelConfig('regression', 'node'))
+
+
+@pytest.mark.parametrize('other', [{'node': 'attributes'}, {'edge': 'object'}, {'task': 'regression [N]'}])
+@pytest.mark.parametrize('kind', ALGORITHMS)
+def test_an_algorithm_given_to_two_explainers_says_so(kind, other):
+    algorithm, model = kind(), Teacher().eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        explainer(model, algorithm)
+        explainer(model, algorithm)  # of the same configuration
+        explainer(model, copy.copy(algorithm), **other)
+        explainer(model, pickle.loads(pickle.dumps(algorithm)), **other)
+    with pytest.warns(UserWarning, match=r'connected with another configuration .* a \w+\(\) of its own') as caught:
+        explainer(model, algorithm, **other)
+    assert caught[0].filename.endswith('models.py')  # the user's line
 
 
 @pytest.mark.parametrize('kind', [FastDnX, DnX])

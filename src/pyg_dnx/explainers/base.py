@@ -37,6 +37,7 @@ from pyg_dnx.results.certificate import DEFAULT_DOUBT
 from pyg_dnx.results.explanation import View
 from pyg_dnx.results.graph_explanations import GraphExplanations, arguments_of, batches_of
 from pyg_dnx.results.node_explanations import LinkExplanations, NodeExplanations
+from pyg_dnx.results.warnings import warn_about_sharing
 from pyg_dnx.run import Run
 from pyg_dnx.scores.masks import SCALINGS
 from pyg_dnx.scores.question import Goal, outputs_of
@@ -313,9 +314,16 @@ class DistillAndExplain(ExplainerAlgorithm):
         return self.plan.distil_data_set(model, arguments_of(model, Batch.from_data_list(every)), run)
 
     def connect(self, explainer_config: ExplainerConfig, model_config: ModelConfig) -> None:
-        r"""Takes the configuration of an :class:`~torch_geometric.explain.Explainer`, or says why it can't."""
+        r"""Takes the configuration of an :class:`~torch_geometric.explain.Explainer`, or says why it can't.
+
+        Another configuration than before takes its place, with a warning.
+        """
+        known = getattr(self, '_connected', None)  # which a copy has, too, with another id
         self._explainer_config = ExplainerConfig.cast(explainer_config)
         self._model_config = ModelConfig.cast(model_config)
+        self._connected = (id(self), copy.copy(self._explainer_config), copy.copy(self._model_config))
+        if known is not None and known[0] == id(self) and known != self._connected:
+            warn_about_sharing(type(self).__name__.removesuffix('Algorithm'))
         self._take_defaults(str(self._model_config.task_level.value))
         if (reason := self._refusal()) is not None:
             raise ValueError(reason)

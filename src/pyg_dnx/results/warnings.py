@@ -51,6 +51,15 @@ def warn_about_randomness() -> None:
     )
 
 
+def warn_about_sharing(name: str) -> None:
+    r"""Warns that what another explainer is configured to show has changed."""
+    _warn(
+        f"This {name} was connected with another configuration before, which the earlier 'Explainer' loses: its masks "
+        f"and targets are those of this one from now on. Give each 'Explainer' a {name}() of its own",
+        UserWarning,
+    )
+
+
 def warn_if_doubtful(trust: Trust, distilled: Distilled, nodes: Tensor, doubt: float, has_target: bool) -> None:
     r"""Warns if more than a tenth of the explanations are not explained, or doubtful whatever their masks are."""
     agreement, bias_decides, error = trust.surrogate_agreement, trust.bias_decides, trust.distillation_error
@@ -93,5 +102,5 @@ def _share(flags: Tensor) -> float:
     return float(flags.double().mean())
 
 
-def _warn(text: str) -> None:
-    warnings.warn(text, SurrogateWarning, stacklevel=_level_of_user())
+def _warn(text: str, category: type[Warning] = SurrogateWarning) -> None:
+    warnings.warn(text, category, stacklevel=_level_of_user())
