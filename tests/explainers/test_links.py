@@ -1,0 +1,238 @@
+r"""Links: what a bilinear surrogate says of a pair, by hand, and that every form of asking gives the same."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from helpers import dense_adjacency, example_graphs
+from link_case import PAIRS, TASKS, Edges, Linker, Planted, Renamed, explainer
+from models import graph
+
+from pyg_dnx import DnX, FastDnX, LinkExplanations, ProbeDnX, check
+
+pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
+
+CLOSE = {'rtol': 1e-10, 'atol': 1e-10}
+KINDS = {'FastDnX': FastDnX, 'DnX': DnX, 'ProbeDnX': lambda **options: ProbeDnX(num_probes=16, **options)}
+kinds = pytest.mark.parametrize('kind', KINDS.values(), ids=KINDS)
+
+
+def inputs(name='looped'):
+    x, edge_index = graph(name)
+    return x.double(), edge_index
+
+
+def ten_nodes():
+    x = torch.randn(10, 3, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    ring = torch.stack([torch.arange(10), (torch.arange(10) + 1) % 10])
+    return x, torch.cat([ring, ring.flip(0), torch.tensor([[2, 7], [5, 0]])], dim=1)
+
+
+def direction_of(explanation, surrogate, task):
+    r"""The direction of the model's own prediction [C], for explanations of one pair."""
+    if task.startswith('regression'):
+        return explanation.prediction[explanation.index].view(-1) - surrogate.bias
+    index, size = int(explanation.index), surrogate.bias.numel()
+    target = torch.nn.functional.one_hot(explanation.target[index], size).double()
+    return target - 1.0 / size
+
+
+@pytest.mark.parametrize('task', ['binary raw [Q]', 'multiclass raw', 'regression [Q, 2]'])
+@pytest.mark.parametrize('kind', [FastDnX, DnX])
+def test_scores_are_complete_and_so_are_their_halves(kind, task):
+    model, (x, edge_index) = Linker(task).double().eval(), inputs()
+    explain = explainer(model, kind(), task)
+    surrogate = explain.algorithm.distill(model, x, edge_index, edge_label_index=PAIRS)
+    evidence = surrogate(x, edge_index, edge_label_index=PAIRS) - surrogate.bias
+    for index in range(PAIRS.size(1)):
+        found = explain(x, edge_index, edge_label_index=PAIRS, index=index)
+        expected = evidence[index] @ direction_of(found, surrogate, task)
+        torch.testing.assert_close(found.node_score.sum(), expected, **CLOSE)
+        torch.testing.assert_close(found.source_score + found.target_score, found.node_score, **CLOSE)
+
+
+def test_halves_are_shapley_values_of_a_game_in_which_each_end_sees_nodes_of_its_own():
+    model, (x, edge_index), pair = Linker('multiclass raw', 'mlp').double().eval(), ten_nodes(), torch.tensor([1, 4])
+    explain = explainer(model, FastDnX(), 'multiclass raw')
+    found = explain(x, edge_index, edge_label_index=pair)
+    surrogate = explain.algorithm.distill(model, x, edge_index, edge_label_index=pair)
+    masks = torch.tensor([*itertools.product([0.0, 1.0], repeat=10)], dtype=torch.float64)  # of one end
+    power = torch.linalg.matrix_power(dense_adjacency(edge_index, None, 10), 2)
+    first, second = (masks @ (power[end, :, None] * x) @ surrogate.weight for end in pair.tolist())
+    direction, decoder = direction_of(found, surrogate, 'multiclass raw'), surrogate.decoder
+    value = first @ torch.einsum('c,crs->rs', direction, decoder.both) @ second.T  # of all pairs of coalitions
+    value = value + (first @ decoder.first.T @ direction)[:, None] + (second @ decoder.second.T @ direction)
+    size = masks.sum(dim=1)[:, None] + masks.sum(dim=1)
+    weight = [math.factorial(s) * math.factorial(19 - s) / math.factorial(20) for s in range(20)] + [0.0]
+    weight = torch.tensor(weight, dtype=torch.float64)[size.long()]
+    for name, table, chance in (('source_score', value, weight), ('target_score', value.T, weight.T)):
+        expected = []
+        for node in range(10):
+            without = masks[:, node] == 0.0
+            expected.append((chance[without] * (table[~without] - table[without])).sum())
+        torch.testing.assert_close(found[name], torch.stack(expected), **CLOSE)
+
+
+def test_scores_of_features_are_the_surrogates_integrated_gradients():
+    model, (x, edge_index) = Linker().double().eval(), inputs()
+    explain = explainer(model, FastDnX(), node='attributes')
+    surrogate = explain.algorithm.distill(model, x, edge_index, edge_label_index=PAIRS)
+    found = explain(x, edge_index, edge_label_index=PAIRS, index=2)
+    half = (0.5 * x).requires_grad_()  # of a quadratic function, the gradient halfway is the mean
+    power = torch.linalg.matrix_power(dense_adjacency(edge_index, None, 8), 2)
+    signal = power @ half @ surrogate.weight
+    logits = surrogate.decoder.decode(signal[PAIRS[0]], signal[PAIRS[1]])[2]
+    (gradient,) = torch.autograd.grad(logits @ direction_of(found, surrogate, 'binary raw [Q]'), half)
+    torch.testing.assert_close(found.node_score, x * gradient, **CLOSE)
+
+
+def planted_scores(model, x, edge_index, pair):
+    r"""The planted model's own halves, [2, N]."""
+    power = torch.linalg.matrix_power(dense_adjacency(edge_index, None, x.size(0)), 2)
+    (u, v), signal = pair.tolist(), power @ x
+    first = power[u, :, None] * x @ (0.5 * model.both @ signal[v] + model.first)
+    return torch.stack([first, power[v, :, None] * x @ (0.5 * model.both.T @ signal[u] + model.second)]).detach()
+
+
+@pytest.mark.parametrize('pair', [[0, 1], [3, 3], [4, 0], [2, 6]])
+def test_probes_recover_a_planted_bilinear_model(pair):
+    model, (x, edge_index), pair = Planted().double().eval(), ten_nodes(), torch.tensor(pair)
+    explain = explainer(model, ProbeDnX(num_probes=40), 'regression [Q]')
+    found = explain(x, edge_index, edge_label_index=pair)
+    expected = planted_scores(model, x, edge_index, pair).sum(dim=0)
+    sign = torch.sign(model(x, edge_index, pair) - 1.0)  # scores go toward the output, from that for blank features
+    torch.testing.assert_close(found.node_score, sign * expected, rtol=1e-6, atol=1e-6)
+    assert found.probe_r2 > 1.0 - 1e-6
+
+
+def test_distillation_recovers_a_planted_bilinear_model():
+    model, (x, edge_index), pair = Planted().double().eval(), ten_nodes(), torch.tensor([4, 0])
+    explain = explainer(model, FastDnX(ridge=1e-12), 'regression [Q]')
+    found = explain(x, edge_index, edge_label_index=pair)
+    surrogate = explain.algorithm.distill(model, x, edge_index, edge_label_index=pair)
+    assert surrogate.report.held_out_r2 > 1.0 - 1e-8
+    assert surrogate.report.masked_r2 > 1.0 - 1e-8
+    factor = model(x, edge_index, pair) - surrogate.bias
+    halves = torch.stack([found.source_score, found.target_score])
+    # With signals of both ends summing up to one matrix, W is only known up to what no pair can tell.
+    torch.testing.assert_close(halves.sum(), (factor * planted_scores(model, x, edge_index, pair)).sum(), rtol=1e-4, atol=0)
+
+
+@kinds
+@pytest.mark.parametrize('explanation_type', ['model', 'phenomenon'])
+@pytest.mark.parametrize('task', TASKS)
+def test_every_form_of_asking_gives_the_same(kind, task, explanation_type):
+    model, (x, edge_index) = Linker(task).double().eval(), inputs()
+    pairs = torch.cat([PAIRS, PAIRS[:, 2:3]], dim=1)  # one of them twice
+    explain = explainer(model, kind(), task, explanation_type, edge='object')
+    target = None
+    if explanation_type == 'phenomenon':
+        shape = (7, *TASKS[task][2])
+        target = torch.arange(7.0).view(7, 1).expand(7, math.prod(shape) // 7).reshape(shape).double().cos()
+        target = target if 'regression' in task else torch.arange(7) % 2
+
+    def one(index, of=pairs, target=target):
+        return explain(x, edge_index, edge_label_index=of, index=index, target=target)
+
+    single = [one(index) for index in range(7)]
+    assert single[2].node_score.abs().max() > 1e-9
+    for index in (-5, torch.tensor(2), torch.tensor([2]), torch.arange(7) == 2):
+        assert one(index).node_score.equal(single[2].node_score)
+    if explanation_type == 'model':
+        torch.testing.assert_close(single[6].node_score, single[2].node_score, rtol=1e-6, atol=1e-9)
+    joint = one(torch.tensor([0, 2, 5]))
+    for name in ('node_score', 'edge_score', 'source_score', 'target_score'):
+        expected = sum(single[index][name] for index in (0, 2, 5))
+        torch.testing.assert_close(joint[name], expected, rtol=1e-6, atol=1e-9)
+    batch = explain.algorithm.explain_links(model, x, edge_index, edge_label_index=pairs, target=target)
+    assert isinstance(batch, LinkExplanations)
+    assert batch.pairs.equal(pairs)
+    scores = torch.stack([explanation.node_score for explanation in single])
+    torch.testing.assert_close(batch.scores.to_dense(), scores, rtol=1e-6, atol=1e-9)
+    for explanation, expected in zip(batch, single, strict=True):
+        torch.testing.assert_close(explanation.edge_score, expected.edge_score, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(explanation.source_score, expected.source_score, rtol=1e-6, atol=1e-9)
+
+
+@kinds
+def test_one_pair_is_a_vector(kind):
+    model, (x, edge_index) = Linker().double().eval(), inputs()
+    explain = explainer(model, kind(), edge='object')
+    alone = explain(x, edge_index, edge_label_index=PAIRS[:, 0])
+    among = explain(x, edge_index, edge_label_index=PAIRS, index=0)
+    scale = {'rtol': 0.2, 'atol': 0.02}  # a prior is chosen by the answers about the pairs that are given
+    torch.testing.assert_close(alone.node_score, among.node_score, **scale)
+    assert alone.node_score.shape == (8,)
+
+
+@kinds
+def test_the_argument_of_pairs_may_have_any_name(kind):
+    (x, edge_index), plain = inputs(), Linker().double().eval()
+    renamed = Renamed().double().eval()
+    explain, expected = explainer(renamed, kind(pair_argument='pairs')), explainer(plain, kind())
+    found, other = (
+        one(x, edge_index, index=3, **{name: PAIRS}) for one, name in ((explain, 'pairs'), (expected, 'edge_label_index'))
+    )
+    torch.testing.assert_close(found.node_score, other.node_score)
+    many = explain.algorithm.explain_links(renamed, x, edge_index, pairs=PAIRS, index=[3, 5])
+    torch.testing.assert_close(many[0].node_score, found.node_score, rtol=1e-6, atol=1e-9)
+    measured = check(explain, [found, *many]).unfaithfulness
+    torch.testing.assert_close(measured[:1], check(expected, other).unfaithfulness)
+    assert measured[0] == measured[1]
+
+
+@kinds
+def test_a_model_may_score_all_edges_and_take_no_pairs(kind):
+    model, (x, edge_index) = Edges().double().eval(), inputs('undirected')
+    explain = explainer(model, kind(), edge='object')
+    found = explain(x, edge_index, index=4)
+    assert found.node_score.isfinite().all()
+    torch.testing.assert_close(found.source_score + found.target_score, found.node_score)
+    many = explain.algorithm.explain_links(model, x, edge_index, top_k=3)
+    assert len(many) == edge_index.size(1)
+    assert many.pairs.equal(edge_index)
+
+
+@pytest.mark.parametrize('name', ['directed', 'weighted', 'no_edges'])
+@kinds
+def test_any_graph(kind, name):
+    x, edge_index, weight = example_graphs()[name]
+    kwargs = {} if weight is None else {'edge_weight': weight.double()}
+    model = Linker(decoder='mlp', conv='weighted').double().eval()
+    found = explainer(model, kind(), edge='object')(x.double(), edge_index, edge_label_index=PAIRS, index=1, **kwargs)
+    assert found.node_score.isfinite().all()
+    assert found.edge_score.shape == (edge_index.size(1),)
+    torch.testing.assert_close(found.source_score + found.target_score, found.node_score)
+
+
+@pytest.mark.parametrize('task', ['binary raw [Q, 1]', 'binary probs [Q]', 'multiclass raw', 'regression [Q]'])
+@pytest.mark.parametrize(('node', 'edge'), [('object', None), ('attributes', 'object'), (None, 'object')])
+def test_checks_are_the_models_answers(task, node, edge):
+    model, (x, edge_index) = Linker(task).double().eval(), inputs('undirected')
+    explain = explainer(model, FastDnX(), task, node=node, edge=edge)
+    pairs = torch.cat([PAIRS, PAIRS], dim=1)  # more of them than nodes
+
+    def answers(node_mask, edge_mask):
+        outputs = explain.get_masked_prediction(x, edge_index, node_mask, edge_mask, edge_label_index=pairs)
+        outputs = outputs.view(12, -1)
+        if task == 'multiclass raw':
+            return outputs.softmax(dim=1)
+        if task.startswith('regression'):
+            return outputs
+        chance = outputs.sigmoid() if 'raw' in task else outputs
+        return torch.cat([1.0 - chance, chance], dim=1)
+
+    explanations = [explain(x, edge_index, edge_label_index=pairs, index=index) for index in (11, 0, -3)]
+    found = check(explain, explanations)
+    assert found.index.tolist() == [11, 0, 9]
+    for b, explanation in enumerate(explanations):
+        row, masks = int(found.index[b]), (explanation.get('node_mask'), explanation.get('edge_mask'))
+        before = answers(None, None)[row]
+        kept = answers(*masks)[row]
+        removed = answers(*(None if mask is None else 1.0 - mask for mask in masks))[row]
+        torch.testing.assert_close(found.unfaithfulness[b], (before - kept).norm(), rtol=1e-6, atol=1e-9)
+        if not task.startswith('regression'):
+            assert found.fidelity_minus[b] == float(before.argmax() != kept.argmax())
+            assert found.fidelity_plus[b] == float(before.argmax() != removed.argmax())
+    torch.testing.assert_close(check(explain, explanations[1]).unfaithfulness, found.unfaithfulness[1:2])
