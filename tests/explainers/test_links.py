@@ -32,8 +32,8 @@ def ten_nodes():
 def direction_of(explanation, surrogate, task):
     r"""The direction of the model's own prediction [C], for explanations of one pair."""
     if task.startswith('regression'):
-        return explanation.prediction[explanation.index].view(-1) - surrogate.bias
-    index, size = int(explanation.index), surrogate.bias.numel()
+        return explanation.prediction.view(-1, surrogate.bias.numel())[int(explanation.index)] - surrogate.bias
+    index, size = int(explanation.get('index') or 0), surrogate.bias.numel()
     target = torch.nn.functional.one_hot(explanation.target[index], size).double()
     return target - 1.0 / size
 
@@ -116,7 +116,9 @@ def test_distillation_recovers_a_planted_bilinear_model():
     factor = model(x, edge_index, pair) - surrogate.bias
     halves = torch.stack([found.source_score, found.target_score])
     # With signals of both ends summing up to one matrix, W is only known up to what no pair can tell.
-    torch.testing.assert_close(halves.sum(), (factor * planted_scores(model, x, edge_index, pair)).sum(), rtol=1e-4, atol=0)
+    torch.testing.assert_close(
+        halves.sum(), (factor * planted_scores(model, x, edge_index, pair)).sum(), rtol=1e-4, atol=0
+    )
 
 
 @kinds
@@ -172,7 +174,8 @@ def test_the_argument_of_pairs_may_have_any_name(kind):
     renamed = Renamed().double().eval()
     explain, expected = explainer(renamed, kind(pair_argument='pairs')), explainer(plain, kind())
     found, other = (
-        one(x, edge_index, index=3, **{name: PAIRS}) for one, name in ((explain, 'pairs'), (expected, 'edge_label_index'))
+        one(x, edge_index, index=3, **{name: PAIRS})
+        for one, name in ((explain, 'pairs'), (expected, 'edge_label_index'))
     )
     torch.testing.assert_close(found.node_score, other.node_score)
     many = explain.algorithm.explain_links(renamed, x, edge_index, pairs=PAIRS, index=[3, 5])

@@ -134,6 +134,11 @@ class Graph:
         return self.kwargs.get(self.pair_argument) is not None
 
     @property
+    def is_one_pair(self) -> bool:
+        r"""Whether the model is told of a single pair, [2]."""
+        return self.names_pairs and self.kwargs[self.pair_argument].dim() == 1
+
+    @property
     def pairs(self) -> Tensor:
         r"""The pairs of which a model of links predicts something, [2, Q]: all edges, if it isn't told."""
         pairs = self.kwargs.get(self.pair_argument)
@@ -144,7 +149,8 @@ class Graph:
                     f'pairs to explain'
                 )
             return self.edge_index
-        if not isinstance(pairs, Tensor) or pairs.size(0) != 2 or pairs.dim() > 2 or pairs.is_floating_point():
+        is_pairs = isinstance(pairs, Tensor) and pairs.dim() in (1, 2) and pairs.size(0) == 2
+        if not is_pairs or pairs.is_floating_point() or pairs.is_complex() or pairs.dtype == torch.bool:
             got = f'{list(pairs.shape)} of {pairs.dtype}' if isinstance(pairs, Tensor) else type(pairs).__name__
             raise ValueError(
                 f"'{self.pair_argument}' must hold pairs of nodes, of shape [2, Q] (got {got}): transpose it, say"

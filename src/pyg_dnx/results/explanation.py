@@ -93,8 +93,10 @@ def shown(found: dict[str, Tensor], graph: Graph, view: View) -> Explanation | H
     r"""What was found, as an explanation; of a heterogeneous graph, by node type and by relation."""
     if graph.types is not None:
         return by_type({**found, **view.names}, graph.types, view.node_mask_type)
+    explanation = ShownExplanation()
+    explanation._pair_argument = graph.pair_argument
     # As ShownExplanation(**found, **names), in half the time.
-    return ShownExplanation().update({**found, **view.names})
+    return explanation.update({**found, **view.names})
 
 
 def scored(

@@ -328,8 +328,11 @@ class Teacher:
                 f'module that returns only the output to explain'
             )
         num_rows = num_outputs(graph, self.level) if num_rows is None else num_rows
+        if graph.is_one_pair and self.level == 'edge' and outputs.dim() < 2:
+            outputs = outputs.view(1, -1)
         if outputs.dim() not in (1, 2) or num_rows not in (ANY_NUMBER, outputs.size(0)):
-            what = "node of 'x'" if self.level == 'node' else "graph of 'batch'"
+            pair = f'pair of {graph.pair_argument!r}' if graph.names_pairs else "edge of 'edge_index'"
+            what = {'node': "node of 'x'", 'edge': pair, 'graph': "graph of 'batch'"}[self.level]
             if graph.types is not None and self.level == 'node':
                 what = f'node of type {graph.types.target!r}'
             raise ValueError(

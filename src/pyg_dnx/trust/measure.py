@@ -98,7 +98,8 @@ def graph_of(explanation: Explanation) -> Graph:
     if isinstance(explanation, Packed):
         return explanation.graph
     kwargs = {name: explanation.get(name) for name in explanation._model_args}
-    return Graph.of(explanation.x, explanation.edge_index, kwargs)
+    pair_argument = vars(explanation._store).get('_pair_argument', 'edge_label_index')
+    return Graph.of(explanation.x, explanation.edge_index, kwargs, pair_argument)
 
 
 def masks_of(explanation: Explanation) -> tuple[Tensor | None, Tensor | None]:
