@@ -11,7 +11,7 @@ from pyg_dnx.results.certificate import Certificate
 from pyg_dnx.results.graph_explanations import GraphExplanations
 from pyg_dnx.results.node_explanations import LinkExplanations, NodeExplanations
 from pyg_dnx.results.warnings import SurrogateWarning
-from pyg_dnx.teacher.probes import probe_masks
+from pyg_dnx.teacher.probes import probe_edge_masks, probe_masks
 from pyg_dnx.trust.measure import Check, check
 from pyg_dnx.trust.refine import Refined, refine
 from pyg_dnx.trust.report import TrustReport, certify, trust_report
@@ -50,6 +50,7 @@ __all__ = [
     'explain_links',
     'explain_nodes',
     'plot',
+    'probe_edge_masks',
     'probe_masks',
     'refine',
     'shared_cache',

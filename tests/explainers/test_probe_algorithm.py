@@ -134,8 +134,10 @@ def test_with_probes_nothing_is_said_of_it():
 
 def test_names_and_options():
     assert ProbeDnX is ProbeDnXAlgorithm
-    options = "num_hops=2, ridge=None, contrast='runner_up', edge_score='flow', mask='rank', max_memory=None, doubt=0.2"
-    options += ", distillation='masked', num_masks=8, num_probes=6, answer='logit', shortlist=3"
+    options = (
+        "num_hops=2, ridge=None, contrast='runner_up', edge_score='probes', mask='rank', max_memory=None, doubt=0.2"
+    )
+    options += ", distillation='masked', num_masks=8, num_probes=6, answer='logit', shortlist=3, feature_score='probes'"
     algorithm = ProbeDnX(2, contrast='runner_up', num_probes=6, answer='logit', shortlist=3)
     assert repr(algorithm) == f'ProbeDnXAlgorithm({options})'
     assert (algorithm.score, ProbeDnX().num_probes, ProbeDnX().answer) == ('target', 1024, 'probability')

@@ -60,7 +60,7 @@ def test_known_outputs_save_their_evaluation():
 
 def test_the_model_is_asked_once_for_each_probe():
     case = ProbeCase(num_probes=12)
-    explain = case.explainer(edge='object')
+    explain = case.explainer(edge='object', edge_score='flow')
     with evaluations(case.model, ASKED):
         found = case.explain_nodes()
         for other in (

@@ -74,9 +74,10 @@ def explain(case: dict[str, Any], graphs: dict[str, Any], teachers: dict[str, An
     model.load_state_dict(teachers[f'{case["conv"]}, {case["task"]}'])
     model = model.to(case['dtype']).eval()
     mode, return_type, _ = TASKS[case['task']]
+    options = {**case['options'], **({'feature_score': 'shares'} if case['explainer'] == 'ProbeDnX' else {})}
     explainer = Explainer(
         model,
-        getattr(pyg_dnx, case['explainer'])(**case['options'], cache=pyg_dnx.SurrogateCache()),
+        getattr(pyg_dnx, case['explainer'])(**options, cache=pyg_dnx.SurrogateCache()),
         explanation_type=case['explanation_type'],
         node_mask_type=case['node_mask_type'],
         edge_mask_type=case['edge_mask_type'],

@@ -158,7 +158,7 @@ def test_joint_is_the_sum_of_singles(task, index):
 def test_features_share_the_score_of_their_node(graph, task):
     model, inputs = Teacher('weighted', task).double().eval(), (graph.x.double(), graph.edge_index)
     kwargs = {} if graph.edge_weight is None else {'edge_weight': graph.edge_weight.double()}
-    options = {'num_hops': 2, 'num_probes': 12}
+    options = {'num_hops': 2, 'num_probes': 12, 'feature_score': 'shares'}
     nodes, attributes, features = (
         explainer(model, ProbeDnX(**options), task, node=node)(*inputs, index=0, **kwargs)
         for node in ('object', 'attributes', 'common_attributes')
@@ -178,7 +178,7 @@ def test_features_share_the_score_of_their_node(graph, task):
 
 
 def test_features_share_alike_where_the_surrogate_has_no_evidence():
-    case = ProbeCase('undirected', num_probes=12)
+    case = ProbeCase('undirected', num_probes=12, feature_score='shares')
     case.x[1], case.x[2, :2] = 0.0, 0.0
     inputs = (case.x, case.edge_index)
     nodes = case.explain(1)

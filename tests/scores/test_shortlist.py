@@ -153,8 +153,12 @@ def test_edges_and_features_follow():
     rows, signals = [adjacency[1], torch.eye(8)[1]], [theta, adjacency @ theta]
     flow = sum(row[target] * signal[source] for row, signal in zip(rows, signals, strict=True))
     expected = torch.where(adjacency[1, target] > 0, flow * adjacency[target, source], 0.0)
-    torch.testing.assert_close(case.explain(1, edge='object', shortlist=4).edge_score, expected, **CLOSE)
-    found, plain = (case.explain(1, node='attributes', shortlist=size).node_score[:4] for size in (4, 0))
+    torch.testing.assert_close(
+        case.explain(1, edge='object', edge_score='flow', shortlist=4).edge_score, expected, **CLOSE
+    )
+    found, plain = (
+        case.explain(1, node='attributes', feature_score='shares', shortlist=size).node_score[:4] for size in (4, 0)
+    )
     torch.testing.assert_close(found.sum(dim=1), score[:4], **CLOSE)
     torch.testing.assert_close(*(part / part.sum(dim=1, keepdim=True) for part in (found, plain)), **CLOSE)
 

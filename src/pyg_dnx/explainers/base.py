@@ -57,6 +57,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         *('num_hops', 'ridge', 'score', 'contrast', 'edge_score', 'mask', 'max_memory', 'doubt'),
         *('distillation', 'num_masks'),
     )
+    _edge_scores: tuple[str, ...] = ('endpoints', 'geometric', 'flow')
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         self.num_hops = options.hops(num_hops)
         self.ridge = None if ridge is None else options.positive('ridge', ridge)
         self.contrast = options.contrast(contrast)
-        self.edge_score = options.choice('edge_score', edge_score, ('endpoints', 'geometric', 'flow'))
+        self.edge_score = options.choice('edge_score', edge_score, self._edge_scores)
         self.mask = options.choice('mask', mask, tuple(SCALINGS))
         if cache is not None and not isinstance(cache, SurrogateCache):
             raise TypeError(f"'cache' must be a SurrogateCache or None (got {cache!r}): None turns caching off")
@@ -179,6 +180,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         target: Tensor | None = None,
         teacher_outputs: Tensor | np.ndarray | None = None,
         probe_outputs: Tensor | np.ndarray | None = None,
+        edge_probe_outputs: Tensor | np.ndarray | None = None,
         checkpoint: str | PathLike[str] | None = None,
         progress: bool | None = None,
         group: Any = None,
@@ -203,6 +205,8 @@ class DistillAndExplain(ExplainerAlgorithm):
             probe_outputs (Tensor or numpy.ndarray, optional): What the model returns under each of
                 :func:`~pyg_dnx.probe_masks`, [P, N] or [P, N, C], for algorithms that ask for that: the model is not
                 evaluated then. The first are its ``teacher_outputs``. It may be memory-mapped.
+            edge_probe_outputs (Tensor or numpy.ndarray, optional): The same under
+                :func:`~pyg_dnx.probe_edge_masks`, for edge masks. Without a model or these, edges go by 'flow'.
             checkpoint (path, optional): A folder to write finished nodes to as they come. After an interruption, the
                 same call goes on from there.
             progress (bool, optional): Whether to show progress bars. ``None`` shows them on a terminal, if it takes
@@ -219,7 +223,10 @@ class DistillAndExplain(ExplainerAlgorithm):
         given = teacher_outputs, probe_outputs
         explainer, graph = self._asked(model, self._graph(x, edge_index, kwargs), *given)
         plan, wanted = explainer.plan, Wanted(index, target, top_k, checkpoint)
-        teacher, run = plan.teacher(model, graph, *given), self._together(progress, checkpoint, group, part)
+        teacher, run = (
+            plan.teacher(model, graph, *given, edge_probe_outputs),
+            self._together(progress, checkpoint, group, part),
+        )
         if run.tables is None:
             return explain_each(plan, teacher, graph, wanted, run)
         if top_k is None:
@@ -238,6 +245,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         target: Tensor | None = None,
         teacher_outputs: Tensor | np.ndarray | None = None,
         probe_outputs: Tensor | np.ndarray | None = None,
+        edge_probe_outputs: Tensor | np.ndarray | None = None,
         checkpoint: str | PathLike[str] | None = None,
         progress: bool | None = None,
         **kwargs: Any,
@@ -252,7 +260,9 @@ class DistillAndExplain(ExplainerAlgorithm):
         given = teacher_outputs, probe_outputs
         explainer, graph = self._asked(model, self._graph(x, edge_index, kwargs), *given)
         plan, wanted = explainer.plan, Wanted(index, target, top_k, checkpoint)
-        found = explain_each(plan, plan.teacher(model, graph, *given), graph, wanted, self._run(progress))
+        found = explain_each(
+            plan, plan.teacher(model, graph, *given, edge_probe_outputs), graph, wanted, self._run(progress)
+        )
         return cast(LinkExplanations, found)
 
     def explain_graphs(

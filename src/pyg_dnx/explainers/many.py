@@ -141,6 +141,7 @@ def _identity(teacher: Teacher, graph: Graph, distilled: Distilled, question: Qu
         'graph': digest(graph.x, graph.edge_index, graph.kwargs.get('edge_weight'), pairs),
         'teacher_outputs': digest(teacher.given),
         'probe_outputs': digest(teacher.given_probes),
+        **({} if teacher.given_edge_probes is None else {'edge_probe_outputs': digest(teacher.given_edge_probes)}),
         'mode': f'{config.task_level.value} {config.mode.value} {config.return_type.value}',
         'num_hops': distilled.decomposition.num_hops,
         'target': question.direction,

@@ -70,9 +70,10 @@ class Plan:
         graph: Graph,
         teacher_outputs: Tensor | np.ndarray | None = None,
         probe_outputs: Tensor | np.ndarray | None = None,
+        edge_probe_outputs: Tensor | np.ndarray | None = None,
     ) -> Teacher:
         r"""The model, checked as far as that costs nothing."""
-        teacher = Teacher(model, self.config, teacher_outputs, probe_outputs)
+        teacher = Teacher(model, self.config, teacher_outputs, probe_outputs, edge_probe_outputs)
         teacher.check(graph, self.num_probes + NUM_FIXED_MASKS, self.recipe.num_masks > 0)
         return teacher
 
@@ -117,7 +118,7 @@ class Plan:
             return create()
         model = _NO_MODEL if teacher.model is None else teacher.model
         seen, settings = (
-            (inputs, teacher.given, teacher.given_probes),
+            (inputs, teacher.given, teacher.given_probes, teacher.given_edge_probes),
             (*self._key, self.needs_surrogate, known, graph.target),
         )
         return self.cache.get_or_create(model, seen, settings, create, is_current)

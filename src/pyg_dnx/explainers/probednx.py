@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_geometric.explain.config import ModelTaskLevel
+from torch_geometric.explain.config import MaskType, ModelTaskLevel
 
 from pyg_dnx import options
 from pyg_dnx.distill.cache import SurrogateCache, shared_cache
@@ -15,6 +15,9 @@ from pyg_dnx.scores.probe_rule import Probing
 from pyg_dnx.scores.rules import Projection, Rule
 from pyg_dnx.teacher.probes import NUM_PROBES
 from pyg_dnx.teacher.teacher import Teacher
+
+ASKED_EDGES = {'probes': 'edges', 'pairs': 'pairs'}
+ASKED_FEATURES = {MaskType.common_attributes: 'columns', MaskType.attributes: 'entries'}
 
 
 class ProbeDnXAlgorithm(DistillAndExplain):
@@ -28,11 +31,14 @@ class ProbeDnXAlgorithm(DistillAndExplain):
     ``probe_r2``, the R² of the local fit, each pair of probes predicted from the others, says how far to trust
     them. Several nodes at once are explained jointly, by the sum of their scores.
 
-    Scores of nodes, and of edges, go by the local fit; those of features share a node's score in proportion to the
-    surrogate's, and are no effects of their own. Without probes, scores are FastDnX's, with a warning.
+    Where masks of edges or features are wanted, the model is evaluated as many times without random ones of them,
+    and their scores are effects of the same kind. Without probes, scores are FastDnX's, with a warning.
 
     Args:
-        num_hops, ridge, contrast, edge_score, mask, cache, max_memory, doubt: See :class:`FastDnXAlgorithm`.
+        num_hops, ridge, contrast, mask, cache, max_memory, doubt: See :class:`FastDnXAlgorithm`.
+        edge_score (str): ``'probes'`` are effects of edges that are really dropped, each by itself, ``'pairs'`` of both
+            directions between two nodes together, which share the effect. ``'endpoints'``, ``'geometric'`` and
+            ``'flow'`` go by the scores of nodes, as in :class:`FastDnXAlgorithm`. (default: ``'probes'``)
         num_probes (int, optional): The number of random masks, an even one. Besides what distillation takes, the model
             is evaluated so many times, and once with all nodes blanked. (default: ``1024`` for nodes, and ``512`` for
             graphs)
@@ -42,6 +48,9 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         shortlist (int): Re-ranks so many of the highest scores by the model's own responses to these nodes: how much
             its answer falls without one, and rises with it alone. This takes two evaluations for each, on copies of the
             neighbourhood where the model allows that. (default: ``0``)
+        feature_score (str): ``'probes'`` are effects of features that are set to zero: of columns, at all nodes, for
+            masks of type ``'common_attributes'``, and of single features for ``'attributes'``. ``'shares'`` are shares
+            of the scores of nodes, in proportion to the surrogate's. (default: ``'probes'``)
         distillation: See :class:`FastDnXAlgorithm`; the surrogate says which effects are to be expected. It is
             distilled under at most ``num_probes`` masks. (default: ``'masked'``)
         **shared: The other options of :class:`FastDnXAlgorithm`.
@@ -49,15 +58,16 @@ class ProbeDnXAlgorithm(DistillAndExplain):
 
     _options = (
         *('num_hops', 'ridge', 'contrast', 'edge_score', 'mask', 'max_memory', 'doubt', 'distillation', 'num_masks'),
-        *('num_probes', 'answer', 'shortlist'),
+        *('num_probes', 'answer', 'shortlist', 'feature_score'),
     )
+    _edge_scores = ('probes', 'pairs', *DistillAndExplain._edge_scores)
 
     def __init__(
         self,
         num_hops: int | str | None = None,
         ridge: float | None = None,
         contrast: int | str | None = None,
-        edge_score: str = 'flow',
+        edge_score: str = 'probes',
         mask: str = 'rank',
         cache: SurrogateCache | None = shared_cache,
         max_memory: int | None = None,
@@ -67,12 +77,14 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         answer: str = 'probability',
         shortlist: int = 0,
         distillation: str = 'masked',
+        feature_score: str = 'probes',
         **shared: Any,
     ) -> None:
         first = (num_hops, ridge, 'target', contrast, edge_score, mask, cache, max_memory, doubt)
         super().__init__(*first, distillation=distillation, **shared)
         self._given['num_probes'] = None if num_probes is None else options.even('num_probes', num_probes)
         self._take_defaults('node')
+        self.feature_score = options.choice('feature_score', feature_score, ('probes', 'shares'))
         self.answer = options.choice('answer', answer, ('probability', 'logit'))
         self.shortlist = options.count('shortlist', shortlist, least=0)
 
@@ -93,8 +105,18 @@ class ProbeDnXAlgorithm(DistillAndExplain):
     def _num_probes(self) -> int:
         return self.num_probes
 
+    @property
+    def _also(self) -> tuple[str, ...]:
+        r"""What the model is asked about besides nodes, as masks are wanted for it."""
+        config, found = self.explainer_config, []
+        if config.edge_mask_type is not None and self.edge_score in ASKED_EDGES:
+            found.append(ASKED_EDGES[self.edge_score])
+        if config.node_mask_type in ASKED_FEATURES and self.feature_score == 'probes':
+            found.append(ASKED_FEATURES[config.node_mask_type])
+        return tuple(found)
+
     def _rule(self, teacher: Teacher) -> Rule:
         if self.num_probes == 0 or not teacher.can_be_asked:
             warn_about_missing_probes()
             return Projection()
-        return Probing(self._goal, self.num_probes, self.answer, self.shortlist, self.how)
+        return Probing(self._goal, self.num_probes, self.answer, self.shortlist, self.how, self._also)

@@ -18,18 +18,32 @@ def copies(graph: Graph, keep: Tensor, how: str, num_graphs: int) -> Graph:
 
     Args:
         graph: The graph.
-        keep: The nodes that each copy keeps, [k, N].
-        how: ``'features'`` blanks the features of the others, ``'nodes'`` removes them with their edges.
+        keep: What each copy keeps of the nodes, [k, N], or edges, columns of features, or entries that are not zero.
+        how: ``'features'`` blanks the features of other nodes, ``'nodes'`` removes them with their edges, ``'edges'``
+            drops other edges, ``'columns'`` and ``'entries'`` set other features to zero.
         num_graphs: How many graphs there are in ``graph``.
     """
     parts = Subgraphs.of(graph).take(torch.zeros_like(keep[:, 0], dtype=torch.long))
     numbers = torch.arange(num_graphs, device=keep.device).repeat(len(keep))
-    batch, keep = graph.batch[parts.node] + num_graphs * parts.owner, keep.flatten()
+    batch, stays = graph.batch[parts.node] + num_graphs * parts.owner, torch.ones_like(parts.node, dtype=torch.bool)
     if how == 'nodes':
-        parts, stays = parts.without(keep, keep[parts.edge_index].all(dim=0), graph.groups(parts.node, batch))
-        batch, keep = batch[stays], keep[stays]
+        stays = keep.flatten()
+        parts, stays = parts.without(stays, stays[parts.edge_index].all(dim=0), graph.groups(parts.node, batch))
+    elif how == 'edges':
+        parts, stays = parts.without(stays, keep.flatten())
     found = parts.graph(graph, None, numbers, num_graphs)
-    return replace(found, x=found.x * keep[:, None], kwargs={**found.kwargs, 'batch': batch})
+    if how == 'columns':
+        x = found.x * keep[parts.owner]
+    elif how == 'entries':
+        x = torch.cat([graph.x * only_entries(graph.x, one) for one in keep])
+    else:
+        x = found.x if how == 'edges' else found.x * keep.flatten()[stays][:, None]
+    return replace(found, x=x, kwargs={**found.kwargs, 'batch': batch[stays]})
+
+
+def only_entries(x: Tensor, keep: Tensor) -> Tensor:
+    r"""A mask of features, [N, F], given which of those that are not zero are kept."""
+    return torch.zeros_like(x, dtype=torch.bool).masked_scatter_(x != 0, keep)
 
 
 def without_edges(graph: Graph, keep: Tensor) -> Graph:

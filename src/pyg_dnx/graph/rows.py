@@ -220,11 +220,12 @@ def padded_rows(length: Tensor, width: int = 1, size: int = ENTRIES) -> Iterator
         size: About how many numbers a block may have.
 
     Yields:
-        The rows [b] of a group, where the entries of each are listed, [b, m], and which of these are not padding.
+        The rows [b] of a group, none of them empty, where the entries of each are listed, [b, m], and which of these
+        are not padding.
     """
     start = length.cumsum(0) - length
     lengths, order = length.sort(descending=True)
-    first = 0
+    order, first = order[: int((length > 0).sum())], 0
     while first < order.numel():
         longest = int(lengths[first])
         similar = int(torch.searchsorted(-lengths, -(longest // 2), right=False))  # longer than half of it

@@ -23,8 +23,7 @@ from pyg_dnx.graph.rows import Rows
 from pyg_dnx.results.certificate import VERDICTS, Certificate
 from pyg_dnx.results.explanation import View, build, with_inputs
 from pyg_dnx.scores.batch import highest
-from pyg_dnx.scores.probe_rule import rule_from_dict
-from pyg_dnx.scores.probed import Probed
+from pyg_dnx.scores.probe_rule import rule_from_dict, state_from_dict
 from pyg_dnx.scores.question import Question
 from pyg_dnx.scores.rules import Rule
 
@@ -355,7 +354,7 @@ class NodeExplanations:
                 )
             x = graph.x
             decomposition = surrogate.on(graph)
-            state = None if request.state is None else request.state.with_features(x, decomposition)
+            state = None if request.state is None else request.state.on(graph, decomposition)
             explanations._request = replace(request, state=state)
             explanations._place = Place(decomposition, graph)
         return explanations
@@ -397,7 +396,7 @@ def _from_dict(content: dict[str, Any]) -> NodeExplanations:
     request = Request(
         Surrogate.from_dict(content['surrogate']),
         rule_from_dict(content['rule'], config),
-        None if state is None else Probed.from_dict(state, num_nodes),
+        None if state is None else state_from_dict(state, num_nodes),
         Question(content['index'], content['direction']),
         View(**{**view, **masks}),
         config,

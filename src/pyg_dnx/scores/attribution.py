@@ -68,7 +68,7 @@ class Attribution(ABC):
             The scores [E], and the ids of the edges that carry a message to an explained output; all others score 0.
         """
         inside = self.edges_inside(edge_index)
-        if kind == 'flow':
+        if kind not in ('endpoints', 'geometric'):  # 'flow', also where edges could not be asked about
             return self.edge_flow(edge_index), inside
         scores = node_score.new_zeros(edge_index.size(1))
         source, target = node_score[edge_index[:, inside]]
@@ -280,7 +280,12 @@ class Local(Attribution):
 
     def __init__(self, decomposition: Decomposition, outputs: Tensor, effects: Fitted, run: Run = DEFAULT) -> None:
         self.decomposition, self.outputs, self.size = decomposition, outputs, 4 * run.entries
-        self.rows, self.effect, self.direction = effects.rows, effects.effect, effects.direction
+        self.rows, self.effect, self.direction, self.also = (
+            effects.rows,
+            effects.effect,
+            effects.direction,
+            effects.also,
+        )
         self.owner = torch.repeat_interleave(self.rows.length)
         self.neighbourhood, self.place = torch.unique(self.rows.column.long(), return_inverse=True)
 
@@ -296,7 +301,14 @@ class Local(Attribution):
         zeros = self.effect.new_zeros(self.neighbourhood.numel())
         return [zeros.index_add(0, self.place, scores * part) for part in share.T]
 
+    def _also(self, kind: str, size: int) -> Tensor:
+        r"""The scores of edges or features that were asked about themselves, over all outputs."""
+        found = self.also[kind]
+        return found.value.new_zeros(size).index_add_(0, found.column.long(), found.value)
+
     def attribute_scores(self, x: Tensor) -> Tensor:
+        if 'entries' in self.also:
+            return self._also('entries', x.numel()).view(x.shape)[self.neighbourhood]
         scores = self.effect * self.rows.value
         total = scores.new_zeros(self.neighbourhood.numel(), x.size(1))
         for part, share in self._shares(x):
@@ -304,7 +316,15 @@ class Local(Attribution):
         return total
 
     def feature_scores(self, x: Tensor) -> Tensor:
+        if 'columns' in self.also:
+            return self._also('columns', x.size(1))
         return self.attribute_scores(x).sum(dim=0)
+
+    def edge_scores(self, edge_index: Tensor, kind: str, node_score: Tensor) -> tuple[Tensor, Tensor]:
+        for asked in ('edges', 'pairs'):
+            if asked in self.also:
+                return self._also(asked, edge_index.size(1)), self.edges_inside(edge_index)
+        return super().edge_scores(edge_index, kind, node_score)
 
     def edges_inside(self, edge_index: Tensor) -> Tensor:
         zeros = self.effect.new_zeros(self.outputs.numel(), self.decomposition.surrogate.bias.numel())

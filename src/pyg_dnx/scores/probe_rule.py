@@ -19,6 +19,7 @@ from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.rows import Rows
 from pyg_dnx.run import DEFAULT, Run
 from pyg_dnx.scores.batch import top_scores
+from pyg_dnx.scores.parts import KINDS, Asked, can_be_asked
 from pyg_dnx.scores.probed import Prior, Probed, traits
 from pyg_dnx.scores.question import Goal, Question
 from pyg_dnx.scores.rules import Change, Fitted, Mixture, Projection, Rule
@@ -37,7 +38,7 @@ class Probes(NamedTuple):
     outputs: Tensor | list[Tensor]  # [P, O, C], or P times [O, C] in files; or the answers alone, [P, O, 1]
     answer_direction: Tensor | None  # of these answers, [O, C]
     sampled: Tensor  # [P, n, C], the outputs where the prior is chosen
-    traits: Tensor  # [N, T]
+    traits: Tensor | None  # [N, T], if masks are of nodes
 
     def at(self, outputs: Tensor) -> Tensor:
         r"""What is kept of some outputs, [P, B, C]."""
@@ -56,6 +57,7 @@ class Probing(Rule):
         answer: What is explained of a class, ``'probability'`` or ``'logit'``.
         shortlist: How many of the highest scores are ranked anew by the model's response to removing each.
         how: What masks take away.
+        also: What else the model is asked without, of :data:`~pyg_dnx.scores.parts.KINDS`.
     """
 
     facts = tuple(Trust.__dataclass_fields__)
@@ -64,39 +66,38 @@ class Probing(Rule):
     answer: str
     shortlist: int = 0
     how: str = 'features'
+    also: tuple[str, ...] = ()
 
     def prepare(self, teacher: Teacher, graph: Graph, distilled: Distilled, question: Question, run: Run) -> Probed:
         probes, question = self._probes(teacher, graph, distilled, question, run), question.distinct()
-        outputs, direction = question.outputs, question.direction
-        if direction is None:
-            raise ValueError("'question' must have a direction to be probed (got none): take its target's")
-        if probes.answer_direction is not None:
-            direction, answers = probes.answer_direction[outputs], probes.at(outputs)[:, :, 0]
-        else:
-            found = probes.at(outputs)
-            direction = self._answer_direction(distilled, direction, found[ALL_BLANKED])
-            answers = (self._readable(found) * direction).sum(dim=2)
+        outputs, (direction, answers) = question.outputs, self._answers(probes, distilled, question)
         distance = direction.double().norm(dim=1).reciprocal()
         distance = distance.masked_fill(distance.isinf(), 0.0) * (0.5 if self._takes_logarithms else 1.0)
         prior = self._prior(probes, distilled, run)
         traits_used = probes.traits if prior.likeness > 0.0 else None
         parts = (probes.masks, outputs, direction, answers.T.double(), prior, distance, distilled.unit, traits_used)
         readout = distilled.decomposition.readout
-        probed = Probed(*parts, by_halves=readout.ends == 2, parts=readout.parts)
+        also = [kind for kind in self.also if can_be_asked(kind, teacher, graph)]
+        each = [replace(self, how=kind, also=()) for kind in also]
+        asked = {one.how: one._asked(teacher, graph, distilled, question, run) for one in each}
+        probed = Probed(*parts, by_halves=readout.ends == 2, parts=readout.parts, asked=asked)
         return probed if self.shortlist == 0 else self._reranked(probed, teacher, graph, distilled, run)
 
     def effects(
         self, decomposition: Decomposition, state: Any, question: Question, rows: Rows | None = None, run: Run = DEFAULT
     ) -> Fitted:
-        outputs = question.outputs
+        outputs, whole = question.outputs, rows is None
         if rows is None:
             parts = [decomposition.rows(outputs[chunk]) for chunk in decomposition.chunks(outputs, 8 * run.entries)]
             rows = parts[0] if len(parts) == 1 else Rows(*map(torch.cat, zip(*parts, strict=True)))
         effect, trust = state.fit(decomposition, outputs, rows, run)
+        also = {}
+        if whole:
+            also = {kind: one.scores(decomposition, outputs, run) for kind, one in state.asked.items()}
         direction = state.answer_direction[torch.searchsorted(state.outputs, outputs)]
         if question.direction is not None:
             direction = question.direction
-        return Fitted(rows._replace(value=rows.size), effect, direction, trust)
+        return Fitted(rows._replace(value=rows.size), effect, direction, trust, also=also)
 
     def change(self, distilled: Distilled, state: Any, question: Question, trust: Trust, kept: Tensor) -> Change:
         distance = state.distance[torch.searchsorted(state.outputs, question.outputs)]
@@ -106,6 +107,7 @@ class Probing(Rule):
 
     def to_dict(self) -> dict[str, Any]:
         options = {name: getattr(self, name) for name in ('num_probes', 'answer', 'shortlist', 'how')}
+        options['also'] = list(self.also)
         return {'name': 'Probing', **options, 'by_target': self.goal.by_target, 'contrast': self.goal.contrast}
 
     @property
@@ -120,6 +122,34 @@ class Probing(Rule):
         if self.goal.config.mode != ModelMode.regression:
             return direction
         return F.normalize(direction + distilled.surrogate.bias - blank, dim=1)
+
+    def _answers(self, probes: Probes, distilled: Distilled, question: Question) -> tuple[Tensor, Tensor]:
+        r"""The directions [n, C] along which a question's outputs are answers, and these, [P, n]."""
+        outputs, direction = question.outputs, question.direction
+        if direction is None:
+            raise ValueError("'question' must have a direction to be probed (got none): take its target's")
+        found = probes.at(outputs)
+        if probes.answer_direction is not None:
+            return probes.answer_direction[outputs], found[:, :, 0]
+        direction = self._answer_direction(distilled, direction, found[ALL_BLANKED])
+        return direction, (self._readable(found) * direction).sum(dim=2)
+
+    def _asked(self, teacher: Teacher, graph: Graph, distilled: Distilled, question: Question, run: Run) -> Asked:
+        r"""The answers where edges or features are taken away."""
+        probes = self._probes(teacher, graph, distilled, question, run)
+        direction, answers = self._answers(probes, distilled, question)
+        readout = distilled.decomposition.readout
+
+        def choose() -> Prior:
+            sample = self._sample_of(probes, distilled)
+            return Asked(self.how, sample, graph).choose_prior(distilled.decomposition, run)
+
+        prior = Prior('flat', 0.0, None)
+        if readout.parts is None:
+            prior = distilled.memo.get(('prior', self.how, self.num_probes, self._takes_logarithms), choose)
+        parts = (probes.masks, question.outputs, direction, answers.T.double(), prior)
+        still = torch.ones_like(answers[0], dtype=torch.float64)
+        return Asked(self.how, Probed(*parts, still, distilled.unit, by_halves=readout.ends == 2), graph)
 
     def _probes(self, teacher: Teacher, graph: Graph, distilled: Distilled, question: Question, run: Run) -> Probes:
         r"""The answers to probes, from the distilled model's memo if they are there."""
@@ -141,7 +171,7 @@ class Probing(Rule):
                 hashlib.sha1(content).digest(),
             )
             if key not in distilled.memo.known:  # one such set of answers is kept
-                for other in [other for other in distilled.memo.known if other[0] == 'answers']:
+                for other in [other for other in distilled.memo.known if other[:2] == key[:2]]:
                     del distilled.memo.known[other]
             everywhere = self.goal.everywhere(distilled, target)
             return distilled.memo.get(key, lambda: self._ask(teacher, graph, distilled, everywhere, run))
@@ -149,31 +179,42 @@ class Probing(Rule):
     def _ask(self, teacher: Teacher, graph: Graph, distilled: Distilled, direction: Tensor | None, run: Run) -> Probes:
         r"""Asks the model, and keeps its outputs, or only its answers along a ``direction`` [O, C]."""
         outputs, evidence = distilled.outputs, distilled.decomposition.evidence
-        masks = masks_of_parts(graph.num_nodes, self.num_probes, distilled.decomposition.readout.parts)
+        masks, asked, how = self._masks(graph, distilled.decomposition.readout.parts)
         width = outputs.size(1) if direction is None else 1
         kept = evidence.new_empty(masks.size(0), outputs.size(0), width)
         quiet = replace(run, progress=False)
-        blank = next(teacher.probe(graph, masks[:NUM_FIXED_MASKS], quiet, ALL_BLANKED, self.how))
+        blank = next(teacher.probe(graph, asked[:NUM_FIXED_MASKS], quiet, ALL_BLANKED, how))
         if direction is not None:
             direction = self._answer_direction(distilled, direction, blank)
         sample, sampled = _sample(outputs), []
-        steps: Iterator[Tensor] = chain([outputs, blank], teacher.probe(graph, masks, run, how=self.how))
+        steps: Iterator[Tensor] = chain([outputs, blank], teacher.probe(graph, asked, run, how=how))
         for place, step in zip(kept, steps, strict=True):
             place.copy_(step if direction is None else (self._readable(step) * direction).sum(dim=1, keepdim=True))
             sampled.append(step[sample].to(kept.dtype))
         bits = Bits.of(masks[::2].to(graph.x.device))
-        return Probes(bits, kept, direction, torch.stack(sampled), traits(graph.x, distilled.decomposition))
+        return Probes(bits, kept, direction, torch.stack(sampled), self._traits(graph, distilled.decomposition))
+
+    def _masks(self, graph: Graph, parts: Tensor | None) -> tuple[Tensor, Tensor, str]:
+        r"""The masks of what is taken away, these as the teacher takes them, and how it takes that away."""
+        if (kind := KINDS.get(self.how)) is None:
+            masks = masks_of_parts(graph.num_nodes, self.num_probes, parts)
+            return masks, masks, self.how
+        masks = masks_of_parts(kind.count(graph), self.num_probes, None if parts is None else kind.owner(graph, parts))
+        return masks, kind.asked(graph, masks), kind.how
+
+    def _traits(self, graph: Graph, decomposition: Decomposition) -> Tensor | None:
+        return None if self.how in KINDS else traits(graph.x, decomposition)
 
     def _ask_together(self, teacher: Teacher, graph: Graph, distilled: Distilled, run: Run) -> Probes:
         r"""The same by several processes, each of which asks about some masks: the answers stay in files."""
         decomposition, outputs = distilled.decomposition, distilled.outputs
-        masks = masks_of_parts(graph.num_nodes, self.num_probes, decomposition.readout.parts)
-        blank = list(teacher.probe(graph, masks[:NUM_FIXED_MASKS], run, ALL_BLANKED, self.how))
-        steps = [outputs, *blank, *teacher.probe(graph, masks, run, how=self.how)]
+        masks, asked, how = self._masks(graph, decomposition.readout.parts)
+        blank = list(teacher.probe(graph, asked[:NUM_FIXED_MASKS], run, ALL_BLANKED, how))
+        steps = [outputs, *blank, *teacher.probe(graph, asked, run, how=how)]
         sample = _sample(outputs)
         sampled = torch.stack([step[sample].to(decomposition.evidence.dtype) for step in steps])
         bits = Bits.of(masks[::2].to(graph.x.device))
-        return Probes(bits, steps, None, sampled, traits(graph.x, decomposition))
+        return Probes(bits, steps, None, sampled, self._traits(graph, decomposition))
 
     def _prior(self, probes: Probes, distilled: Distilled, run: Run) -> Prior:
         r"""The prior that suits the model: chosen for its own answers at some outputs, whatever is explained.
@@ -184,15 +225,18 @@ class Probing(Rule):
             return Prior('flat', 0.0, None)
 
         def choose() -> Prior:
-            outputs, goal = _sample(distilled.outputs), replace(self.goal, contrast=None)
-            direction = goal.direction(distilled, outputs, goal.predictions(distilled, outputs))
-            direction = self._answer_direction(distilled, direction, probes.sampled[ALL_BLANKED])
-            answers = (self._readable(probes.sampled) * direction).sum(dim=2).T.double()
-            distance = torch.ones_like(answers[:, 0])
-            parts = (probes.masks, outputs, direction, answers, Prior(), distance, distilled.unit, probes.traits)
-            return Probed(*parts).choose_prior(distilled.decomposition, run)
+            return self._sample_of(probes, distilled).choose_prior(distilled.decomposition, run)
 
         return distilled.memo.get(('prior', self.num_probes, self._takes_logarithms), choose)
+
+    def _sample_of(self, probes: Probes, distilled: Distilled) -> Probed:
+        r"""The model's own answers at some outputs, by which priors are chosen."""
+        outputs, goal = _sample(distilled.outputs), replace(self.goal, contrast=None)
+        direction = goal.direction(distilled, outputs, goal.predictions(distilled, outputs))
+        direction = self._answer_direction(distilled, direction, probes.sampled[ALL_BLANKED])
+        answers = (self._readable(probes.sampled) * direction).sum(dim=2).T.double()
+        distance, compared = torch.ones_like(answers[:, 0]), probes.traits
+        return Probed(probes.masks, outputs, direction, answers, Prior(), distance, distilled.unit, compared)
 
     def _reranked(self, probed: Probed, teacher: Teacher, graph: Graph, distilled: Distilled, run: Run) -> Probed:
         r"""Re-ranks the highest scores by the model's responses: without each node, and with it alone."""
@@ -237,5 +281,11 @@ def rule_from_dict(content: dict[str, Any], config: ModelConfig) -> Rule:
     name = options.pop('name')
     if name == 'Probing':
         goal = Goal(config, options.pop('by_target', False), True, options.pop('contrast', None))
-        return Probing(goal, **options)
+        return Probing(goal, also=tuple(options.pop('also', ())), **options)
     return {'Projection': Projection, 'Mixture': Mixture}[name](**options)
+
+
+def state_from_dict(content: dict[str, Any], num_nodes: int) -> Probed:
+    r"""What the rule had asked before, on a graph of so many nodes, but for what needs the graph."""
+    asked = {kind: Asked.from_dict(kind, one) for kind, one in content.get('asked', {}).items()}
+    return replace(Probed.from_dict(content, num_nodes), asked=asked)

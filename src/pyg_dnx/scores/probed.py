@@ -3,7 +3,7 @@ r"""What probes say of the nodes around an output: a linear function of what the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pyg_dnx.distill.decomposition import Decomposition
 from pyg_dnx.distill.distill import Trust
+from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.rows import Rows, inner_products, padded_rows
 from pyg_dnx.run import DEFAULT, Run
 from pyg_dnx.scores import local_fit
@@ -65,16 +66,30 @@ class Probed:
     listed_score: Tensor | None = None  # [n, m], their scores in it, descending
     by_halves: bool = False  # whether R² and errors are of half the difference of each pair, as for links
     parts: Tensor | None = None  # [N], the output that each node is part of, if masks are drawn for each by itself
+    asked: dict[str, Any] = field(default_factory=dict)  # of edges and features, by kind
 
     def fit(
         self, decomposition: Decomposition, outputs: Tensor, rows: Rows, run: Run = DEFAULT
     ) -> tuple[Tensor, Trust]:
         r"""The effect of each entry of ``rows`` over its value, [nnz], and what is known of each output, [B]."""
-        effect = torch.zeros_like(rows.size)
-        sums = self.answers.new_zeros(2, outputs.numel())
         place = torch.searchsorted(self.outputs, outputs)
         assumed = self._assumed(decomposition, outputs, place, rows)
-        factor = self._factor(decomposition, outputs, rows, run)
+        return self.fit_parts(rows, assumed, self._factor(decomposition, outputs, rows, run), place, run)
+
+    def fit_parts(
+        self, rows: Rows, assumed: Tensor, factor: Tensor, place: Tensor, run: Run = DEFAULT
+    ) -> tuple[Tensor, Trust]:
+        r"""The same of whatever masks take away: nodes, edges or features.
+
+        Args:
+            rows: What each output is made from, by number.
+            assumed: The surrogate's effect of each entry over its value, [nnz].
+            factor: The size expected of each effect over the value of its entry, [nnz].
+            place: Where the answers at each output are, [B].
+            run: How much to do at a time.
+        """
+        effect = torch.zeros_like(rows.size)
+        sums = self.answers.new_zeros(2, place.numel())
         sizes = factor * rows.size
         for group, entry, inside in self._blocks(rows, run):
             basis = self._basis(rows, entry)
@@ -116,17 +131,24 @@ class Probed:
 
     def choose_prior(self, decomposition: Decomposition, run: Run = DEFAULT) -> Prior:
         r"""The prior under which each pair of the first answers is best predicted from the others."""
-        pairs = min(self.masks.num_pairs, MAX_PAIRS_TO_CHOOSE)
-        first = replace(self, masks=self.masks.first(pairs), answers=self.answers[:, : 2 * pairs])
         rows = decomposition.rows(self.outputs)
         every = torch.arange(self.outputs.numel(), device=self.outputs.device)
         assumed = self._assumed(decomposition, self.outputs, every, rows)
-        own, alike = self.answers.new_empty(2, self.outputs.numel(), pairs, pairs)
-        account, losses = torch.empty_like(own[:, 0]), {}
+
+        def factor(sizes: str) -> Tensor:
+            return replace(self, prior=Prior(sizes))._factor(decomposition, self.outputs, rows, run)
+
+        return self.choose_among(rows, assumed, {sizes: factor(sizes) for sizes in SIZES}, run)
+
+    def choose_among(self, rows: Rows, assumed: Tensor, factors: dict[str, Tensor], run: Run = DEFAULT) -> Prior:
+        r"""The same of whatever masks take away, given the sizes that may be expected, by name."""
+        pairs = min(self.masks.num_pairs, MAX_PAIRS_TO_CHOOSE)
+        first = replace(self, masks=self.masks.first(pairs), answers=self.answers[:, : 2 * pairs])
+        own, alike = self.answers.new_zeros(2, self.outputs.numel(), pairs, pairs)
+        account, losses = torch.zeros_like(own[:, 0]), {}
         # What is as good as exact, as for a linear model, is a tie, and the first prior is taken.
         exact = EXACT * float(first.answers.var(dim=1, correction=0).sum() * 2 * pairs)
-        for sizes in SIZES:
-            factor = replace(self, prior=Prior(sizes))._factor(decomposition, self.outputs, rows, run)
+        for sizes, factor in factors.items():
             for group, entry, inside in first._blocks(rows, run):
                 own[group], alike[group], _, account[group] = first._covariance(
                     rows, factor, assumed, entry, inside, None, run
@@ -280,19 +302,22 @@ class Probed:
             'prior': list(self.prior),
             'unit': self.unit,
             'by_halves': self.by_halves,
+            **({'asked': {kind: one.to_dict() for kind, one in self.asked.items()}} if self.asked else {}),
             **known,
         }
 
     @staticmethod
     def from_dict(content: dict[str, Any], num_nodes: int) -> Probed:
         r"""Undoes :meth:`to_dict`, on a graph of so many nodes, but for the traits of its nodes."""
-        content = {**content}
+        content = {name: value for name, value in content.items() if name != 'asked'}
         masks = masks_of_parts(num_nodes, content.pop('num_probes'), content.get('parts'))
         return Probed(Bits.of(masks[::2]), prior=Prior(*content.pop('prior')), **content)
 
-    def with_features(self, x: Tensor, decomposition: Decomposition) -> Probed:
+    def on(self, graph: Graph, decomposition: Decomposition) -> Probed:
         r"""The same with the traits of all nodes."""
-        return self if self.prior.likeness == 0.0 else replace(self, traits=traits(x, decomposition))
+        asked = {kind: replace(one, graph=graph) for kind, one in self.asked.items()}
+        found = self if self.prior.likeness == 0.0 else replace(self, traits=traits(graph.x, decomposition))
+        return replace(found, asked=asked)
 
 
 def traits(x: Tensor, decomposition: Decomposition) -> Tensor:

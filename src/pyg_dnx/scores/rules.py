@@ -57,6 +57,7 @@ class Fitted:
         direction: The directions of the outputs' targets, [B, C].
         trust: What is known of the fit.
         extra: What the explanation shows besides, by name.
+        also: The scores of edges or features that were asked about themselves, by kind.
     """
 
     rows: Rows
@@ -64,6 +65,7 @@ class Fitted:
     direction: Tensor
     trust: Trust
     extra: dict[str, Tensor] = field(default_factory=dict)
+    also: dict[str, Rows] = field(default_factory=dict)
 
     def scores(self, decomposition: Decomposition, outputs: Tensor, rows: Rows) -> Tensor:
         r"""The score of each entry of ``rows``, those of ``outputs``, [nnz]."""

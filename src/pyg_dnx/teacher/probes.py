@@ -42,6 +42,34 @@ def probe_masks(num_nodes: int, num_probes: int = NUM_PROBES['node']) -> Tensor:
     return masks
 
 
+def edge_numbers(edge_index: Tensor, pairs: bool = False) -> Tensor:
+    r"""A number for each edge, [E], or for each two nodes that edges connect, whatever their direction."""
+    if not pairs or edge_index.size(1) == 0:
+        return torch.arange(edge_index.size(1), device=edge_index.device)
+    ends = edge_index.long().sort(dim=0).values
+    return (ends[0] * (ends[1].max() + 1) + ends[1]).unique(return_inverse=True)[1]
+
+
+def probe_edge_masks(edge_index: Tensor, num_probes: int = NUM_PROBES['node'], pairs: bool = False) -> Tensor:
+    r"""The masks [num_probes + 2, E] of probes that drop edges: all, none, then random ones in complementary pairs.
+
+    A model that runs elsewhere is asked on the edges ``edge_index[:, mask]`` that each of them keeps.
+
+    Args:
+        edge_index (Tensor): The edges [2, E].
+        num_probes (int): The number of random masks. (default: ``1024``, as for :class:`ProbeDnXAlgorithm`)
+        pairs (bool): Whether both directions between two nodes are dropped together, for ``edge_score='pairs'``.
+            (default: ``False``)
+    """
+    options.count('num_probes', num_probes, least=0)
+    if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.size(0) != 2:
+        got = list(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
+        raise ValueError(f"'edge_index' must be a tensor of shape [2, E] (got {got}): pass the edges of the graph")
+    number = edge_numbers(edge_index, pairs).cpu()
+    count = int(number.max()) + 1 if number.numel() > 0 else 0
+    return masks_of_parts(count, num_probes, None)[:, number]
+
+
 def masks_of_parts(num_nodes: int, num_probes: int, parts: Tensor | None) -> Tensor:
     r"""The same masks, drawn for each part by itself if nodes are in ``parts`` [N], from its size alone.
 
@@ -49,7 +77,7 @@ def masks_of_parts(num_nodes: int, num_probes: int, parts: Tensor | None) -> Ten
     from [0.05, 0.95].
     """
     if parts is None:
-        return probe_masks(num_nodes, num_probes)
+        return probe_masks(num_nodes, num_probes) if num_nodes > 0 else torch.ones(num_probes + 2, 0, dtype=torch.bool)
     masks = torch.empty(num_probes + NUM_FIXED_MASKS, num_nodes, dtype=torch.bool, device='cpu')
     masks[0], masks[1] = True, False
     known: dict[int, Tensor] = {}

@@ -23,7 +23,7 @@ from torch_geometric.explain.config import ModelConfig
 from torch_geometric.nn import MessagePassing
 
 from pyg_dnx.checkpoint import WIDTH, Checkpoint, sketch
-from pyg_dnx.graph.copies import copies, without_edges
+from pyg_dnx.graph.copies import copies, only_entries, without_edges
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import num_outputs
 from pyg_dnx.run import DEFAULT, Run
@@ -56,12 +56,14 @@ class Teacher:
         config: What it returns.
         given: What it returns for all nodes, [N] or [N, C], if it is known.
         given_probes: What it returns under each of ``probe_masks``, [P, N] or [P, N, C], if it is known.
+        given_edge_probes: What it returns under each of ``probe_edge_masks``, if it is known.
     """
 
     model: torch.nn.Module | None
     config: ModelConfig
     given: Given = None
     given_probes: Given = None
+    given_edge_probes: Given = None
 
     @cached_property
     def reach(self) -> int | None:
@@ -90,8 +92,11 @@ class Teacher:
         self.check_model()
         if self.given is not None:
             _check_outputs(self.given, num_outputs(graph, self.level))
+        if self.given_edge_probes is not None:
+            known = self.given if self.given_probes is None else self.given_probes[0]
+            _check_probes('edge_probe_outputs', self.given_edge_probes, known, graph, num_masks)
         if self.given_probes is not None:
-            _check_probes(self.given_probes, self.given, graph, num_masks)
+            _check_probes('probe_outputs', self.given_probes, self.given, graph, num_masks)
         elif self.model is None and needs_masks:
             raise TypeError(
                 "'model' must be a module unless 'probe_outputs' is given, as the model is asked under masks for "
@@ -170,36 +175,55 @@ class Teacher:
 
         Models of graphs are asked about many copies in one batch, if they take batches and answer row by row.
         """
-        if self.given_probes is not None:
-            rule, remedy = "'probe_outputs' must hold what a model may return", 'check them'
+        if (given := self._given(how)) is not None:
+            name = 'edge_probe_outputs' if how == 'edges' else 'probe_outputs'
+            rule, remedy = f"'{name}' must hold what a model may return", 'check them'
+        elif how == 'edges':
+            rule, remedy = "'model' must answer where edges are dropped", "score edges by 'flow'"
         else:
             rule, remedy = "'model' must answer where features are blanked", "use FastDnX with distillation 'paper'"
         try:
             if run.tables is not None:
                 yield from self._probe_together(graph, masks, run, first, how)
-            elif self.given_probes is not None:
-                for step in self.given_probes[first : masks.size(0)]:
+            elif given is not None:
+                for step in given[first : masks.size(0)]:
                     yield to_targets(step, self.config, torch.float64, graph.x.device)[0]
             elif self.level == 'graph':
                 yield from self._probe_copies(graph, masks[first:].to(graph.x.device), run, how)
             else:
                 for step in run.bar('Probing', 'probes', masks[first:]):
-                    yield self.under(graph, step.to(graph.x.device)[:, None], None, how)
+                    yield self._without(graph, step.to(graph.x.device), how)
         except ValueError as error:
             raise ValueError(f'{rule} (got: {error}): {remedy}') from error
 
     def _probe_together(self, graph: Graph, masks: Tensor, run: Run, first: int, how: str) -> Iterator[Tensor]:
-        given = self.given_probes
+        given = self._given(how)
 
         def answers(place: slice) -> list[Tensor]:
             number = first + place.start
             if given is not None:
                 return [to_targets(given[number], self.config, torch.float64, graph.x.device, run.entries)[0]]
-            return [self.under(graph, masks[number].to(graph.x.device)[:, None], None, how)]
+            return [self._without(graph, masks[number].to(graph.x.device), how)]
 
         size = num_outputs(graph, self.level)
-        for tables in run.each(f'probe{first}', masks.size(0) - first, size, answers):
+        for tables in run.each(f'{how} probe{first}', masks.size(0) - first, size, answers):
             yield tables[0].to(graph.x.device)
+
+    def _given(self, how: str) -> Given:
+        r"""What it returns under masks, if it is known."""
+        if how in ('columns', 'entries'):
+            return None
+        return self.given_edge_probes if how == 'edges' else self.given_probes
+
+    def _without(self, graph: Graph, keep: Tensor, how: str) -> Tensor:
+        r"""What the model says where only some nodes, edges or features are left."""
+        if how == 'edges':
+            return self._answers(without_edges(graph, keep))
+        if how == 'columns':
+            return self.under(graph, keep[None])
+        if how == 'entries':
+            return self.under(graph, only_entries(graph.x, keep))
+        return self.under(graph, keep[:, None], None, how)
 
     def _probe_copies(self, graph: Graph, masks: Tensor, run: Run, how: str) -> Iterator[Tensor]:
         known = self.outputs(graph).values
@@ -479,30 +503,31 @@ def _check_real(name: str, value: Tensor | np.ndarray) -> None:
         raise TypeError(f"'{name}' must hold real numbers, densely (got {value.dtype}): convert them")
 
 
-def _check_probes(value: Any, unmasked: Given, graph: Graph, num_masks: int) -> None:
+def _check_probes(name: str, value: Any, unmasked: Given, graph: Graph, num_masks: int) -> None:
+    masks = 'probe_masks' if name == 'probe_outputs' else 'probe_edge_masks'
     if not isinstance(value, (Tensor, np.ndarray)):
         raise TypeError(
-            f"'probe_outputs' must be a tensor or a NumPy array (got {type(value).__name__}): stack what the model "
-            f"returns under each of 'probe_masks'"
+            f"'{name}' must be a tensor or a NumPy array (got {type(value).__name__}): stack what the model "
+            f"returns under each of '{masks}'"
         )
-    _check_real('probe_outputs', value)
+    _check_real(name, value)
     size = num_outputs(graph, 'node')
     if len(value.shape) not in (2, 3) or value.shape[0] < num_masks or value.shape[1] != size or 0 in value.shape:
         raise ValueError(
-            f"'probe_outputs' must have shape [{num_masks}, {size}] or [{num_masks}, {size}, C], what the model "
-            f"returns under each of 'probe_masks' (got {list(value.shape)}): ask it under all of them"
+            f"'{name}' must have shape [{num_masks}, {size}] or [{num_masks}, {size}, C], what the model "
+            f"returns under each of '{masks}' (got {list(value.shape)}): ask it under all of them"
         )
     if unmasked is None:
         return
     if tuple(unmasked.shape) != tuple(value.shape[1:]):
         raise ValueError(
-            f"'probe_outputs' must have the shape of 'teacher_outputs', {list(unmasked.shape)}, under each mask (got "
+            f"'{name}' must have the shape of 'teacher_outputs', {list(unmasked.shape)}, under each mask (got "
             f"{list(value.shape[1:])}): leave out 'teacher_outputs', which are the first of them"
         )
     first, other = (torch.from_numpy(np.array(v)) if isinstance(v, np.ndarray) else v for v in (value[0], unmasked))
     first, other = first.detach().double(), other.detach().to(first.device).double()
     if not torch.allclose(first, other, rtol=1e-2, atol=1e-2 * float(other.abs().max()), equal_nan=True):
         raise ValueError(
-            f"'probe_outputs' must begin with 'teacher_outputs' (got values that differ by up to "
+            f"'{name}' must begin with 'teacher_outputs' (got values that differ by up to "
             f'{float((first - other).abs().max()):.4g}): leave these out, or take both from one model'
         )
