@@ -239,3 +239,115 @@ def test_checks_are_the_models_answers(task, node, edge):
             assert found.fidelity_minus[b] == float(before.argmax() != kept.argmax())
             assert found.fidelity_plus[b] == float(before.argmax() != removed.argmax())
     torch.testing.assert_close(check(explain, explanations[1]).unfaithfulness, found.unfaithfulness[1:2])
+
+
+class Ranked(Linker):
+    r"""What it says of a pair depends on the others."""
+
+    def forward(self, x, edge_index, edge_label_index):
+        found = super().forward(x, edge_index, edge_label_index)
+        return found - found.mean(dim=0)
+
+
+class Deaf(Linker):
+    r"""Takes no notice of the pairs that it is told of."""
+
+    def forward(self, x, edge_index, edge_label_index):
+        return super().forward(x, edge_index, PAIRS[:, : edge_label_index.view(2, -1).size(1)])
+
+
+@pytest.mark.parametrize('kind', [FastDnX, DnX])
+def test_models_that_must_be_asked_about_the_given_pairs_alone(kind):
+    (x, edge_index), model = inputs(), Ranked().double().eval()
+    explain = explainer(model, kind())
+    text = r"'model' must answer about each pair of 'edge_label_index' whatever the others are.* \(got.*use ProbeDnX$"
+    for _ in range(2):
+        with pytest.raises(ValueError, match=text):
+            explain(x, edge_index, edge_label_index=PAIRS, index=0)
+    found = explainer(model, KINDS['ProbeDnX']())(x, edge_index, edge_label_index=PAIRS, index=0)
+    assert found.node_score.abs().max() > 1e-3
+    assert found.probe_r2 > 0.5
+
+
+@kinds
+def test_models_that_take_no_notice_of_pairs(kind):
+    (x, edge_index), model = inputs(), Deaf().double().eval()
+    text = r"'model' must answer about the pairs of 'edge_label_index' \(got the same answers about others\): read them"
+    with pytest.raises(ValueError, match=text):
+        explainer(model, kind())(x, edge_index, edge_label_index=PAIRS, index=0)
+
+
+BAD = {  # pairs, and what the error says
+    'transposed': (PAIRS.T, "'edge_label_index' must hold pairs of nodes, of shape [2, Q] (got [6, 2] of torch.int64)"),
+    'three ends': (torch.zeros(3, 2, dtype=torch.long), '(got [3, 2] of torch.int64): transpose it'),
+    'one number': (torch.tensor(3), '(got [] of torch.int64)'),
+    'matrix of pairs': (PAIRS[:, :, None], '(got [2, 6, 1] of torch.int64)'),
+    'floats': (PAIRS.double(), '(got [2, 6] of torch.float64)'),
+    'booleans': (PAIRS > 1, '(got [2, 6] of torch.bool)'),
+    'list': (PAIRS.tolist(), '(got list)'),
+    'too high': (
+        PAIRS + 1,
+        "'edge_label_index' must hold node ids from 0 to 7, as 'x' has 8 nodes (got ids from 1 to 8)",
+    ),
+    'negative': (PAIRS - 1, '(got ids from -1 to 6): pass pairs of nodes in this graph'),
+}
+
+
+@kinds
+@pytest.mark.parametrize(('pairs', 'text'), BAD.values(), ids=BAD)
+def test_bad_pairs(kind, pairs, text):
+    (x, edge_index), model = inputs(), Linker().double().eval()
+    algorithm = explainer(model, kind()).algorithm
+    for call in (
+        lambda: algorithm.explain_links(model, x, edge_index, edge_label_index=pairs),
+        lambda: algorithm.distill(model, x, edge_index, edge_label_index=pairs),
+        lambda: algorithm(model, x, edge_index, edge_label_index=pairs, target=torch.zeros(6).long(), index=0),
+    ):
+        with pytest.raises((ValueError, IndexError)) as caught:
+            call()
+        assert text in str(caught.value)
+
+
+@kinds
+def test_a_name_of_pairs_that_the_model_does_not_know(kind):
+    (x, edge_index), model = inputs(), Linker().double().eval()
+    algorithm = explainer(model, kind(pair_argument='pairs')).algorithm
+    with pytest.raises(
+        ValueError, match=r"^'model' must return outputs .* one row a.* edge of 'edge_index' \(got \[6\]"
+    ):
+        algorithm.explain_links(model, x, edge_index, edge_label_index=PAIRS)
+    with pytest.raises(TypeError, match=r"'pair_argument' must be the name of the model's argument .*\(got 3\)"):
+        kind(pair_argument=3)
+
+
+def test_what_is_known_of_held_out_pairs():
+    (x, edge_index), model = ten_nodes(), Linker(decoder='mlp').double().eval()
+    report = explainer(model, FastDnX()).algorithm.distill(model, x, edge_index, edge_label_index=PAIRS).report
+    assert report.held_out_r2 <= 1.0 and report.masked_r2 <= 1.0
+    every = torch.cartesian_prod(torch.arange(10), torch.arange(10)).T
+    links = float((model(x, edge_index, every) > 0).double().mean())
+    assert 0.5 <= report.majority <= 1.0
+    assert abs(report.majority - max(links, 1 - links)) < 0.2  # half of them are edges
+    assert report.agreement_by_class.keys() <= {0, 1}
+    shares = [report.agreement_by_class.get(label, 0.0) for label in (0, 1)]
+    assert min(shares) - 1e-9 <= report.agreement <= max(shares) + 1e-9
+    assert 'largest class' in str(report) and 'links: ' in str(report)
+
+
+class Parity(Linker):
+    r"""Links whose chance no bilinear form of smooth signals tells."""
+
+    def forward(self, x, edge_index, edge_label_index):
+        return 4 * (40 * x.cumsum(dim=0)[edge_label_index].sum(dim=(0, -1))).sin()
+
+
+def test_links_that_the_surrogate_does_not_predict_are_doubtful():
+    x, edge_index = ten_nodes()
+    for model, is_weak in ((Parity().double().eval(), True), (Planted().double().eval(), False)):
+        task = 'binary raw [Q]' if is_weak else 'regression [Q]'
+        explain = explainer(model, FastDnX(num_hops=2), task)
+        found = explain.algorithm.explain_links(model, x, edge_index, edge_label_index=PAIRS, top_k=10)
+        assert (found.surrogate.report.weakness is not None) == is_weak
+        if is_weak:
+            assert found.surrogate.report.weakness < 0.3
+            assert int(found.certificate.verdict.min()) >= 1

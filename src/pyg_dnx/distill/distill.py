@@ -55,6 +55,7 @@ class Recipe:
     num_masks: int = 0  # under which the model is asked, too; with none, the distillation is the paper's
     how: str = 'features'  # what is taken away under a mask
     chooses_ridge: bool = False  # on held-out answers, where a level does that
+    given_pairs: bool = False  # of links: whether those given will do, if the model answers about no others
 
     def candidates(self, reach: int | None) -> tuple[int, ...]:
         r"""The candidates for the number of hops, for a model that looks ``reach`` far; held-out nodes decide."""

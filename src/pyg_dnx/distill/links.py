@@ -24,6 +24,7 @@ from pyg_dnx.teacher.teacher import Teacher
 
 RANK = 32
 NUM_PAIRS, NUM_MASKED_PAIRS, NUM_HELD_OUT = 8_000, 3_000, 1_000  # asked about clean, under each mask, and to choose by
+LEAST_TO_HOLD_OUT = 64  # pairs, where no others can be asked about
 RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 
@@ -49,8 +50,10 @@ def distill_links(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> S
     shift = 0.0 if regression else 1.0 / known.size(1)
     weight = leading_directions(operator, graph.x.detach().double(), num_hops)
     hidden = graph.x.detach().double() @ weight
-    free = answers_any_pairs(teacher, graph, known)
-    generator = torch.Generator(device='cpu').manual_seed(0)
+    free = answers_any_pairs(teacher, graph, known, recipe.given_pairs)
+    generator, given = torch.Generator(device='cpu').manual_seed(0), graph.pairs.size(1)
+    holds_out = free or given >= LEAST_TO_HOLD_OUT
+    order = torch.randperm(given, generator=generator, device='cpu').to(hidden.device)
     masks = probe_masks(graph.num_nodes, num_masks)[NUM_FIXED_MASKS:].to(hidden.device)
     fitted, held = [], []
     for number, mask in enumerate([None, *masks]):
@@ -61,13 +64,15 @@ def distill_links(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> S
         pairs = _drawn(graph, count, generator) if free else graph.pairs
         node_mask = None if mask is None else mask[:, None]
         answers = teacher.under(graph.with_pairs(pairs) if free else graph, node_mask) - shift
+        if not free:
+            pairs, answers = pairs[:, order], answers[order]
         asked = [state[pairs[0]], state[pairs[1]], answers]
         if number == 0:
             scale = state.square().mean().sqrt().clamp(min=1e-12)
         asked[:2] = [part / scale for part in asked[:2]]
         size = min(NUM_HELD_OUT, max(1, pairs.size(1) // 8))
         held.append(_Asked(*(part[:size] for part in asked)))
-        fitted.append(_Asked(*(part[size if free else 0 :] for part in asked)))
+        fitted.append(_Asked(*(part[size if holds_out else 0 :] for part in asked)))
     coefficients, bias, chosen = _fit(fitted, held, list(RIDGES) if recipe.chooses_ridge else [recipe.ridge])
     rank, num_classes = weight.size(1), known.size(1)
     bilinear, ends = coefficients[: rank**2], coefficients[rank**2 :]
@@ -75,9 +80,11 @@ def distill_links(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> S
         bilinear.T.reshape(num_classes, rank, rank) / scale**2, ends[:rank].T / scale, ends[rank:].T / scale
     )
     clean, masked = held[0], held[1:] or held[:1]
+    r2 = (_r2([clean], coefficients, bias), _r2(masked, coefficients, bias)) if holds_out else (None, None)
+    agreement, majority, by_class = _agreement(clean, coefficients, bias, regression)
     report = Report(
         kl=0.5 * float(_squares(clean, coefficients, bias) / clean.answers.size(0)),
-        agreement=_agreement(clean, coefficients, bias, regression),
+        agreement=agreement,
         seconds=time.perf_counter() - start,
         solver='closed form',
         ridge=chosen,
@@ -85,8 +92,10 @@ def distill_links(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> S
         num_nodes=graph.num_nodes,
         mode=teacher.config.mode.value,
         num_masks=num_masks,
-        held_out_r2=_r2([clean], coefficients, bias),
-        masked_r2=_r2(masked, coefficients, bias),
+        held_out_r2=r2[0],
+        masked_r2=r2[1],
+        majority=majority if holds_out else None,
+        agreement_by_class=by_class if holds_out else None,
     )
     dtype = torch.promote_types(graph.x.dtype, torch.float32)
     options: dict[str, Any] = {'level': 'edge', 'decoder': decoder.to(dtype)}
@@ -114,18 +123,42 @@ def leading_directions(operator: Operator, x: Tensor, num_hops: int) -> Tensor:
     return found @ right[:RANK].T
 
 
-def answers_any_pairs(teacher: Teacher, graph: Graph, known: Tensor) -> bool:
-    r"""Whether the model answers about other pairs than those given, row by row."""
+def answers_any_pairs(teacher: Teacher, graph: Graph, known: Tensor, given_will_do: bool) -> bool:
+    r"""Whether the model answers about other pairs than those given, row by row; refuses one that takes no notice."""
     if teacher.model is None or not graph.names_pairs:
         return False
-    order = torch.arange(graph.pairs.size(1) - 1, -1, -1, device=graph.x.device)
+    pairs, name = graph.pairs, graph.pair_argument
+    order = torch.arange(pairs.size(1) - 1, -1, -1, device=graph.x.device)
     # And one more, which must change no other answer; of ends that may be what they are.
-    other = torch.stack([graph.pairs[0, :1], graph.pairs[0, :1] if graph.ends is None else graph.pairs[1, -1:]])
+    other = torch.stack([pairs[0, :1], pairs[0, :1] if graph.ends is None else pairs[1, -1:]])
+    found = _answers(teacher, graph.with_pairs(torch.cat([pairs[:, order], other], dim=1)))
+    if found is not None and _is_same(found[:-1], known[order]):
+        return True
+    found = _answers(
+        teacher, graph.with_pairs(torch.stack([pairs[0], pairs[1].roll(1)]) if order.numel() > 1 else other)
+    )
+    if found is not None and _is_same(found, known):
+        raise ValueError(
+            f"'model' must answer about the pairs of {name!r} (got the same answers about others): read them in its "
+            f"'forward', or name the argument that it reads as 'pair_argument'"
+        )
+    if not given_will_do:
+        raise ValueError(
+            f"'model' must answer about each pair of {name!r} whatever the others are, as it is distilled on many more "
+            f"(got other answers among others): score pairs one by one in its 'forward', or use ProbeDnX"
+        )
+    return False
+
+
+def _answers(teacher: Teacher, graph: Graph) -> Tensor | None:
     try:
-        found = teacher.under(graph.with_pairs(torch.cat([graph.pairs[:, order], other], dim=1)))
-    except Exception:  # a model that is made for those pairs
-        return False
-    return torch.allclose(found[:-1], known[order], rtol=0.0, atol=1e-4 * float(known.abs().max()))
+        return teacher.under(graph)
+    except Exception:  # a model that is made for the pairs given
+        return None
+
+
+def _is_same(found: Tensor, known: Tensor) -> bool:
+    return torch.allclose(found, known, rtol=0.0, atol=1e-4 * float(known.abs().max()))
 
 
 def _drawn(graph: Graph, count: int, generator: torch.Generator) -> Tensor:
@@ -173,11 +206,17 @@ def _squares(asked: _Asked, coefficients: Tensor, bias: Tensor) -> Tensor:
     return (asked.features @ coefficients + bias - asked.answers).square().sum()
 
 
-def _agreement(asked: _Asked, coefficients: Tensor, bias: Tensor, regression: bool) -> float:
+def _agreement(
+    asked: _Asked, coefficients: Tensor, bias: Tensor, regression: bool
+) -> tuple[float, float | None, dict[int, float] | None]:
+    r"""How often the model's class is predicted, the share of its largest class, and how often each is predicted."""
     if regression:
-        return _r2([asked], coefficients, bias)
-    found = asked.features @ coefficients + bias
-    return float((found.argmax(dim=1) == asked.answers.argmax(dim=1)).double().mean())
+        return _r2([asked], coefficients, bias), None, None
+    predicted = (asked.features @ coefficients + bias).argmax(dim=1)
+    classes = asked.answers.argmax(dim=1)
+    hit = (predicted == classes).double()
+    by_class = {label: float(hit[classes == label].mean()) for label in classes.unique().tolist()}
+    return float(hit.mean()), float(torch.bincount(classes).max() / classes.numel()), by_class
 
 
 def _r2(parts: list[_Asked], coefficients: Tensor, bias: Tensor) -> float:

@@ -14,6 +14,8 @@ from pyg_dnx.graph.filters import FILTERS, Taps
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import num_outputs, readout_of
 
+LEAST_R2 = 0.3  # on held-out pairs, below which explanations are doubtful
+
 
 @dataclass(frozen=True)
 class Report:
@@ -35,11 +37,19 @@ class Report:
     num_masks: int = 0  # under which the model was asked, too
     held_out_r2: float | None = None  # of links: the share of the variance of held-out answers that is predicted
     masked_r2: float | None = None  # the same under masks
+    majority: float | None = None  # of links: the share of the model's largest class among held-out pairs
+    agreement_by_class: dict[int, float] | None = None  # of links: the agreement on held-out pairs of each class
 
     @property
     def is_linear(self) -> bool:
         r"""Whether the surrogate stands for the model's outputs or probabilities themselves, and not for its logits."""
         return self.mode == 'regression' or self.num_masks > 0
+
+    @property
+    def weakness(self) -> float | None:
+        r"""R² on held-out pairs, or under masks if that is less, where it is too low to rely on."""
+        known = [r2 for r2 in (self.held_out_r2, self.masked_r2) if r2 is not None]
+        return min(known) if known and min(known) < LEAST_R2 else None
 
     def __str__(self) -> str:
         regression = self.mode == 'regression'
@@ -55,6 +65,11 @@ class Report:
             rows.append(('masks', f'{self.num_masks}'))
         if self.held_out_r2 is not None:
             rows.append(('held-out R2', f'{self.held_out_r2:.2f}, under masks {self.masked_r2:.2f}'))
+        if self.agreement_by_class is not None:
+            names = ('non-links', 'links') if self.mode == 'binary_classification' else None
+            each = [(label if names is None else names[label], hit) for label, hit in self.agreement_by_class.items()]
+            rows.append(('largest class', f'{self.majority:.1%}'))
+            rows.append(('agreement on', ', '.join(f'{name}: {hit:.1%}' for name, hit in each)))
         if self.held_out is not None:
             rows.append(('held-out loss', ', '.join(f'{hops}: {loss:.4g}' for hops, loss in self.held_out.items())))
         return '\n'.join(f'{name:<18} {value}' for name, value in rows)

@@ -369,6 +369,11 @@ class DistillAndExplain(ExplainerAlgorithm):
         r"""Whether scores at graph level are made from a surrogate."""
         return True
 
+    @property
+    def _takes_given_pairs(self) -> bool:
+        r"""Whether a model of links may answer about the given pairs alone."""
+        return False
+
     def _check_many(self, level: str, what: str, top_k: int | None) -> None:
         r"""Refuses what explains no more than one output at a time, and another task level."""
         self._check_level(level, what)
@@ -448,7 +453,9 @@ class DistillAndExplain(ExplainerAlgorithm):
         ridge, chooses = (default, level == ModelTaskLevel.edge) if self.ridge is None else (self.ridge, False)
         return Plan(
             config=self.model_config,
-            recipe=Recipe(self.num_hops, ridge, self.filter, self._num_masks, self.how, chooses),
+            recipe=Recipe(
+                self.num_hops, ridge, self.filter, self._num_masks, self.how, chooses, self._takes_given_pairs
+            ),
             goal=self._goal,
             rule_of=self._rule,
             view=self._view(),

@@ -98,6 +98,10 @@ class ProbeDnXAlgorithm(DistillAndExplain):
         return self.model_config.task_level != ModelTaskLevel.graph or self.num_probes == 0
 
     @property
+    def _takes_given_pairs(self) -> bool:
+        return self.model_config.task_level == ModelTaskLevel.edge and self.num_probes > 0
+
+    @property
     def _num_masks(self) -> int:
         return min(self.num_probes, super()._num_masks)
 

@@ -131,7 +131,8 @@ def judge(distilled: Distilled, question: Question, trust: Trust, change: Change
         doubt: The expected unfaithfulness above which an explanation is doubtful, in the unit of ``distilled``.
     """
     doubt *= distilled.unit
-    is_doubtful = (change.expected > doubt) | trust.bias_decides
+    is_weak = trust.probe_r2 is None and distilled.surrogate.report.weakness is not None
+    is_doubtful = (change.expected > doubt) | trust.bias_decides | is_weak
     return Certificate(
         index=question.outputs,
         verdict=torch.where(trust.surrogate_agreement, is_doubtful.long(), NOT_EXPLAINED),
