@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import example_graphs
-from models import connected
+from models import Teacher, connected
 from together import together
 from torch_geometric.explain.config import ModelConfig
 
@@ -127,6 +127,48 @@ def test_results_are_read_from_files(case, tmp_path):
     torch.testing.assert_close(again[3].node_score, found[3].node_score)
     found.to_csv(tmp_path / 'scores.csv')
     assert (tmp_path / 'scores.csv').read_text().count('\n') == 1 + int((found.top_k(10)[0] >= 0).sum())
+
+
+def asked(rank, group, folder, bias):
+    graph, model = example_graphs()['weighted'], Counting(bias)
+    ASKED.clear()
+    algorithm = connected(FastDnX(num_hops=2, distillation='masked', num_masks=4, cache=None))
+    found = algorithm.explain_nodes(
+        model, graph.x, graph.edge_index, edge_weight=graph.edge_weight, top_k=3, checkpoint=folder, group=group
+    )
+    return found.surrogate.weight, *(part.clone() for part in found.top_k(3)), len(ASKED)
+
+
+ASKED = []  # an entry for each evaluation in this process
+
+
+class Counting(Teacher):
+    r"""A model of which it is known how often it was asked."""
+
+    def __init__(self, bias):
+        super().__init__()
+        with torch.no_grad():
+            self.conv2.bias.add_(bias * torch.arange(3))
+
+    def forward(self, *args, **kwargs):
+        ASKED.append(None)
+        return super().forward(*args, **kwargs)
+
+
+def test_processes_ask_the_model_in_turn(tmp_path):
+    *expected, alone = asked(0, None, None, 0.0)
+    for num_processes in (1, 3):
+        folder = tmp_path / str(num_processes)
+        answers = together(asked, num_processes, tmp_path, folder, 0.0)
+        for *found, _ in answers:
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+        counts = [count for *_, count in answers]
+        assert sum(counts) == alone
+        assert max(counts) < alone or num_processes == 1
+    again = together(asked, 2, tmp_path, folder, 0.0)  # to see whether it is still the same
+    assert [count for *_, count in again] == [1, 0]
+    with pytest.raises(ValueError, match='written for another model'):
+        raise together(asked, 2, tmp_path, folder, 1.0)[0]
 
 
 # What each stage computes, by several processes.

@@ -78,8 +78,8 @@ class Run:
         return 1 if self.group is None else torch.distributed.get_world_size(self.group)
 
     def share(self, count: int) -> range:
-        r"""Which of so many things are this process's."""
-        return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+        r"""Which of so many things are this process's; of a single one, the first process's."""
+        return range(-(-count * self.rank // self.size), -(-count * (self.rank + 1) // self.size))
 
     def sum(self, tensor: Tensor) -> Tensor:
         r"""The sum of a tensor over all processes: the same in each, to the last bit."""
