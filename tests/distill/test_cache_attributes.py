@@ -52,7 +52,19 @@ class Holder(Teacher):
         self.held, self.gain_of = held, gain_of
 
     def forward(self, x, edge_index):
-        return self.gain_of(self.held) * self.classwide * super().forward(x, edge_index)
+        return self.gain_of(self.held) * self.classwide * self.gain * self.bonus() * super().forward(x, edge_index)
+
+    @property
+    def gain(self):
+        return 1.0
+
+    @staticmethod
+    def bonus():
+        return 1.0
+
+    @classmethod
+    def named(cls):
+        return cls.__name__
 
 
 def item_of(value):
@@ -187,6 +199,8 @@ def twice(self, x, edge_index):
 CLASS_CHANGES = {
     'class attribute': ('classwide', 3.0),
     'method of a class': ('forward', twice),
+    'property': ('gain', property(lambda self: 2.0)),
+    'static method': ('bonus', staticmethod(lambda: 2.0)),
 }
 
 

@@ -169,24 +169,20 @@ class _Class:
     def __init__(self, kind: type) -> None:
         self.kind = kind
         self.names = tuple(vars(kind))
+        self.definitions = {name: value for name, value in vars(kind).items() if isinstance(value, _DEFINITIONS)}
         self.values = {
-            name: weakref.ref(value) if isinstance(value, _DEFINITIONS) else _record(value, None, [])
+            name: _record(value, None, [])
             for name, value in vars(kind).items()
-            if isinstance(value, _DEFINITIONS) or not name.startswith(('__', '_abc_'))
+            if name not in self.definitions and not name.startswith(('__', '_abc_'))
         }
 
     def is_same(self) -> bool:
         part = vars(self.kind)
         if tuple(part) != self.names:
             return False
-        for name, known in self.values.items():
-            value = part[name]
-            if isinstance(known, weakref.ref):
-                if known() is not value:
-                    return False
-            elif known is not value and _same(known, value) is not True:
-                return False
-        return True
+        if any(part[name] is not known for name, known in self.definitions.items()):
+            return False
+        return all(known is part[name] or _same(known, part[name]) is True for name, known in self.values.items())
 
 
 class _Record:
