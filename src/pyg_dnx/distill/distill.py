@@ -42,6 +42,7 @@ NUM_OWN_MASKS = 64  # of a graph that is distilled by itself
 HELD_OUT_SHARE = 0.2
 MAX_NODES_TO_CHOOSE_HOPS = 2**16
 MAX_HOPS_OF_UNKNOWN_MODEL = 3
+NEGLIGIBLE = 1e-6  # the share of an output, or of an answer, up to which a sum of scores is rounding
 MAX_TRUST_SIZE = 2**22  # numbers; up to here, all outputs are judged at once, and single explanations cost less
 
 
@@ -75,7 +76,7 @@ class Trust:
             output than these are spread over the graph (one standard deviation).
         distillation_error: The Euclidean distance of its class probabilities, or outputs, from the model's.
         bias_decides: Whether its class comes from the bias: the evidence of nodes, which is all that scores share out,
-            points to another class.
+            points to another class, or is no more than rounding.
         probe_r2: For ProbeDnX, R² of the local fit, each pair of probes predicted from the others.
         probe_evidence: For ProbeDnX, the sum of all effects.
         probe_bias: For ProbeDnX, the answer with all features blanked.
@@ -204,11 +205,12 @@ class Distilled:
         evidence, outputs = self.decomposition.evidence[places], self.outputs[places].double()
         logits = (evidence + self.surrogate.bias).double()
         error = (self.surrogate.outputs(logits) - outputs).norm(dim=1)
+        by_bias = evidence.abs().amax(dim=1) <= NEGLIGIBLE * logits.abs().amax(dim=1)
         if self.surrogate.report.mode == 'regression':
-            agreement, by_bias = error <= self.spread + 1e-6, torch.zeros_like(error, dtype=torch.bool)
+            agreement = error <= self.spread + 1e-6
         else:
             agreement = logits.argmax(dim=1) == outputs.argmax(dim=1)
-            by_bias = logits.argmax(dim=1) != evidence.argmax(dim=1)
+            by_bias |= logits.argmax(dim=1) != evidence.argmax(dim=1)
         return Trust(agreement, error.to(evidence.dtype), by_bias)
 
 

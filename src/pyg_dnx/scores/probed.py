@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from pyg_dnx.distill.decomposition import Decomposition
-from pyg_dnx.distill.distill import Trust
+from pyg_dnx.distill.distill import NEGLIGIBLE, Trust
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.rows import Rows, inner_products, padded_rows
 from pyg_dnx.run import DEFAULT, Run
 from pyg_dnx.scores import local_fit
 from pyg_dnx.teacher.probes import ALL_BLANKED, NUM_FIXED_MASKS, Bits, masks_of_parts
 
+MIN_PAIRS_TO_JUDGE = 5  # the fit by: all and none, and four at random
 MAX_PAIRS_TO_CHOOSE = 65  # the prior by
 MAX_TRAITS = 64  # features by which neighbours are compared
 EXACT = 1e-8  # the share of the variance of answers up to which errors count as none
@@ -46,11 +47,12 @@ class Probed:
 
     What explains the output is the local fit, so that trust is in that, and not in the surrogate:
 
-    - ``probe_r2``: R² of the local fit, each pair of probes predicted from the others;
+    - ``probe_r2``: R² of the local fit, each pair of probes predicted from the others; at most 0 of fewer than eight
+      probes, which tell too little to judge the fit by;
     - ``surrogate_agreement``: whether it is positive;
     - ``distillation_error``: how far answers are from what the others predict, as a distance of outputs if these move
       along the answer's direction (for logits, at most half as far);
-    - ``probe_evidence``: the sum of all effects; ``bias_decides``: whether it is not positive;
+    - ``probe_evidence``: the sum of all effects; ``bias_decides``: whether it is not positive, or rounding;
     - ``probe_bias``: the answer with all features blanked.
     """
 
@@ -119,10 +121,12 @@ class Probed:
         if self.by_halves:  # what both answers of a pair have in common is no effect of single nodes
             spread = (0.5 * (answers[:, ::2] - answers[:, 1::2])).square().mean(dim=1)
         r2 = 1.0 - error / spread.clamp(min=still.square())
+        if self.masks.num_pairs < MIN_PAIRS_TO_JUDGE:
+            r2 = r2.clamp(max=0.0)
         trust = Trust(
             surrogate_agreement=r2 > 0.0,
             distillation_error=(error.sqrt() * distance).to(dtype),
-            bias_decides=evidence <= 0.0,
+            bias_decides=evidence <= NEGLIGIBLE * answers.abs().amax(dim=1),
             probe_r2=r2.to(dtype),
             probe_evidence=evidence.to(dtype),
             probe_bias=answers[:, ALL_BLANKED].to(dtype),
