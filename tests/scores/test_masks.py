@@ -14,6 +14,7 @@ DTYPES = st.sampled_from([torch.float32, torch.float64])
     ('scaling', 'expected'),
     [
         ('rank', [3.5 / 6, 1 / 6, 5.5 / 6, 3.5 / 6, 2 / 6, 5.5 / 6]),
+        ('size', [2.5 / 6, 4 / 6, 5.5 / 6, 2.5 / 6, 1 / 6, 5.5 / 6]),
         ('positive', [0.5 / 3, 0.0, 1.0, 0.5 / 3, 0.0, 1.0]),
         ('minmax', [0.5, 0.0, 1.0, 0.5, 0.4, 1.0]),
     ],
@@ -38,6 +39,7 @@ def test_masks_keep_the_order_of_scores(scaling, values, ids, dtype):
     outside[inside] = False
     assert not bool(mask[outside].any())
     inner, inner_mask = scores[inside], mask[inside]
+    inner, scaling = (inner.abs(), 'rank') if scaling == 'size' else (inner, scaling)
     for first, second in torch.combinations(torch.arange(inside.numel())).tolist():
         if inner[first] == inner[second]:
             assert inner_mask[first] == inner_mask[second]

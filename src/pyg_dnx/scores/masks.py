@@ -26,13 +26,23 @@ def positive(scores: Tensor) -> Tensor:
     return scores / scores.max().clamp(min=torch.finfo(scores.dtype).tiny)
 
 
+def size(scores: Tensor) -> Tensor:
+    r"""The rank of the scores' sizes, whatever their signs: what a mask is to hold that reproduces the prediction."""
+    return rank(scores.abs())
+
+
 def minmax(scores: Tensor) -> Tensor:
     r"""Scores stretched to [0, 1]; all one if they are equal."""
     low, high = scores.aminmax()
     return torch.where(high > low, (scores - low) / (high - low), 1.0)
 
 
-SCALINGS: dict[str, Callable[[Tensor], Tensor]] = {'rank': rank, 'positive': positive, 'minmax': minmax}
+SCALINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    'rank': rank,
+    'size': size,
+    'positive': positive,
+    'minmax': minmax,
+}
 
 
 def to_mask(
@@ -43,7 +53,7 @@ def to_mask(
     Args:
         scores: Signed scores, of shape [N] or [N, F].
         inside: The ids of the rows that count, or ``None`` for all.
-        scaling: ``'rank'``, ``'positive'`` or ``'minmax'``.
+        scaling: One of :data:`SCALINGS`.
         dtype: The type of the mask.
         parts: What each row is part of, [N], if each part is scaled by itself.
     """
