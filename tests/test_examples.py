@@ -20,6 +20,7 @@ SMALL = {
     'contrastive': ['--num_nodes', '600'],
     'cora': ['--quick', '--num_nodes', '2'],
     'fraud': ['--num_nodes', '500'],
+    'hetero': ['--num_papers', '200'],
     'large_graph': ['--num_nodes', '2000'],
     'pictures': [],
     'quickstart': [],
@@ -65,6 +66,13 @@ def test_every_example_is_run_and_listed():
 @pytest.mark.parametrize('name', SMALL)
 def test_examples_are_short(name):
     assert len((FOLDER / f'{name}.py').read_text().splitlines()) < 100
+
+
+def test_hetero(run):
+    text = run('hetero')
+    assert number(r'At (\d+) of 20 papers', text) >= 18
+    flows = {name: number(rf'{name} +(\S+)', text) for name in ('author writes paper', 'author reviews paper')}
+    assert flows['author writes paper'] > 5 * abs(flows['author reviews paper'])
 
 
 def test_quickstart(run):
