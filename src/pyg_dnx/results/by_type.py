@@ -21,18 +21,10 @@ PER_NODE = ('node_score', 'node_mask', 'node_weight', 'source_score', 'target_sc
 PER_EDGE = ('edge_score', 'edge_mask')
 
 
-class ShownHeteroExplanation(HeteroExplanation):
-    r"""PyG's explanation of a heterogeneous graph, shown as its page in a notebook."""
-
-    def _repr_html_(self) -> str:
-        from pyg_dnx.view.html import notebook_html
-
-        return notebook_html(self)
-
-
-def by_type(found: Mapping[str, Any], types: Types, node_mask_type: MaskType | None) -> HeteroExplanation:
-    r"""What was found on the packed graph, by node type and by relation."""
-    explanation = ShownHeteroExplanation()
+def fill(
+    explanation: HeteroExplanation, found: Mapping[str, Any], types: Types, node_mask_type: MaskType | None
+) -> HeteroExplanation:
+    r"""Adds what was found on the packed graph, by node type and by relation."""
     for name, value in found.items():
         if not _set(explanation, name, value, types, node_mask_type == MaskType.common_attributes):
             explanation[name] = value

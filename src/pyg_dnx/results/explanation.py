@@ -13,7 +13,7 @@ from torch_geometric.explain.config import MaskType
 from pyg_dnx.distill.decomposition import Decomposition
 from pyg_dnx.distill.distill import Trust
 from pyg_dnx.graph.graph import Graph
-from pyg_dnx.results.by_type import by_type, set_inputs
+from pyg_dnx.results.by_type import fill, set_inputs
 from pyg_dnx.scores.attribution import attribute
 from pyg_dnx.scores.masks import to_mask
 from pyg_dnx.scores.question import Question
@@ -22,6 +22,15 @@ from pyg_dnx.scores.rules import Effects
 
 class ShownExplanation(Explanation):
     r"""PyG's explanation, shown as its page in a notebook."""
+
+    def _repr_html_(self) -> str:
+        from pyg_dnx.view.html import notebook_html
+
+        return notebook_html(self)
+
+
+class ShownHeteroExplanation(HeteroExplanation):
+    r"""The same of a heterogeneous graph."""
 
     def _repr_html_(self) -> str:
         from pyg_dnx.view.html import notebook_html
@@ -92,7 +101,7 @@ def build(
 def shown(found: dict[str, Tensor], graph: Graph, view: View) -> Explanation | HeteroExplanation:
     r"""What was found, as an explanation; of a heterogeneous graph, by node type and by relation."""
     if graph.types is not None:
-        return by_type({**found, **view.names}, graph.types, view.node_mask_type)
+        return fill(ShownHeteroExplanation(), {**found, **view.names}, graph.types, view.node_mask_type)
     explanation = ShownExplanation()
     explanation._pair_argument = graph.pair_argument
     # As ShownExplanation(**found, **names), in half the time.
