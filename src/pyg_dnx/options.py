@@ -125,19 +125,25 @@ def _short(value: Any) -> str:
     return repr(value) if isinstance(value, (bool, int, float, str, type(None))) else type(value).__name__
 
 
-def processes(group: Any, part: Any, checkpoint: Any) -> None:
+def group(value: Any) -> Any:
+    r"""Checks a group of processes, of which this is one; ``None`` is none."""
+    if value is None:
+        return None
+    if not torch.distributed.is_available() or not isinstance(value, torch.distributed.ProcessGroup):
+        raise TypeError(
+            f"'group' must be a process group of torch.distributed or None (got {value!r}): pass "
+            f'torch.distributed.group.WORLD'
+        )
+    if torch.distributed.get_rank(value) < 0:
+        raise ValueError("'group' must be one that this process is in (got another): let its members call alone")
+    return value
+
+
+def processes(given: Any, part: Any, checkpoint: Any) -> None:
     r"""Checks how several processes share the work."""
-    if group is not None:
-        if not torch.distributed.is_available() or not isinstance(group, torch.distributed.ProcessGroup):
-            raise TypeError(
-                f"'group' must be a process group of torch.distributed or None (got {group!r}): pass "
-                f'torch.distributed.group.WORLD'
-            )
-        if torch.distributed.get_rank(group) < 0:
-            raise ValueError("'group' must be one that this process is in (got another): let its members call alone")
-        if part is not None:
-            raise ValueError(f"'part' must be None with a 'group', which shares all parts (got {part!r}): leave it out")
-    elif part is not None:
+    if group(given) is not None and part is not None:
+        raise ValueError(f"'part' must be None with a 'group', which shares all parts (got {part!r}): leave it out")
+    if part is not None:
         pair: Any = part if isinstance(part, (tuple, list)) and len(part) == 2 else (None, None)
         if not all(isinstance(number, Integral) for number in pair) or not 0 <= pair[0] < pair[1]:
             raise ValueError(f"'part' must be (k, n), part k of n from 0 on (got {part!r}): pass (0, 4), say")

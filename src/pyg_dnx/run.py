@@ -103,6 +103,18 @@ class Run:
         r"""What the first process has."""
         return float(self.sum(torch.tensor(value if self.rank == 0 else 0.0, dtype=torch.float64, device='cpu')))
 
+    def cat(self, tensor: Tensor) -> Tensor:
+        r"""The tensors [n] of all processes, one after the other; one without numbers may be of any type."""
+        if self.size == 1:
+            return tensor
+        length = torch.zeros(self.size, dtype=torch.float64, device=tensor.device)
+        length[self.rank] = tensor.numel()
+        length = self.sum(length).long()
+        first = int(length[: self.rank].sum())
+        every = torch.zeros(int(length.sum()), dtype=torch.float64, device=tensor.device)
+        every[first : first + tensor.numel()] = tensor.double()
+        return self.sum(every)
+
     def wait(self) -> None:
         r"""Waits for all processes."""
         self.first(0.0)

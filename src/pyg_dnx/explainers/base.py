@@ -430,7 +430,11 @@ class DistillAndExplain(ExplainerAlgorithm):
         return Run(self.max_memory, progress)
 
     def _together(
-        self, progress: bool | None, checkpoint: str | PathLike[str] | None, group: Any, part: tuple[int, int] | None
+        self,
+        progress: bool | None,
+        checkpoint: str | PathLike[str] | None,
+        group: Any,
+        part: tuple[int, int] | None = None,
     ) -> Run:
         r"""How a call runs that several processes may make: with tables in a folder, if they do."""
         run = self._run(progress)

@@ -116,12 +116,18 @@ class Plan:
 
         if self.cache is None:
             return create()
+        return self.cache.get_or_create(*self._place(teacher, graph, known), create, is_current)
+
+    def keep(self, teacher: Teacher, graph: Graph, distilled: Distilled) -> None:
+        r"""Keeps a distilled model in the cache, for what this process asks by itself."""
+        if self.cache is not None:
+            self.cache.put(*self._place(teacher, graph, None), distilled)
+
+    def _place(self, teacher: Teacher, graph: Graph, known: Surrogate | None) -> tuple[torch.nn.Module, Any, Any]:
+        r"""Where a distilled model is in the cache: the model, the inputs and the settings."""
         model = _NO_MODEL if teacher.model is None else teacher.model
-        seen, settings = (
-            (inputs, teacher.given, teacher.given_probes, teacher.given_edge_probes),
-            (*self._key, self.needs_surrogate, known, graph.target),
-        )
-        return self.cache.get_or_create(model, seen, settings, create, is_current)
+        seen = (graph.identity, teacher.given, teacher.given_probes, teacher.given_edge_probes)
+        return model, seen, (*self._key, self.needs_surrogate, known, graph.target)
 
     def _distil_together(self, teacher: Teacher, graph: Graph, run: Run) -> Distilled:
         r"""The distilled model, by tables in a folder, which several processes fill: what is there is not made anew."""
@@ -148,7 +154,7 @@ class Plan:
         return {
             'graph': run.digest(graph.x, graph.edge_index, graph.kwargs.get('edge_weight')),
             'teacher_outputs': run.digest(teacher.given),
-            'probe_outputs': run.digest(teacher.given_probes),
+            'probe_outputs': run.digest(teacher.given_probes, teacher.given_edge_probes),
             'mode': f'{config.task_level.value} {config.mode.value} {config.return_type.value}',
             'distillation': f'{self.recipe} {teacher.reach} {teacher.flow} {run.max_memory}',
         }

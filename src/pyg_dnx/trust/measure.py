@@ -2,7 +2,7 @@ r"""Measured checks: what the model itself answers when only the explanation, or
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -56,6 +56,7 @@ def check(
     *,
     num_hops: int | None = None,
     progress: bool | None = None,
+    group: Any = None,
 ) -> Check:
     r"""Asks the model itself how faithful explanations are: any explainer's, with node masks, edge masks or both.
 
@@ -71,6 +72,8 @@ def check(
         num_hops (int, optional): How far the model looks; ``None`` is the receptive field of its PyG layers.
         progress (bool, optional): Whether to show a progress bar. ``None`` shows it on a terminal, if it takes more
             than a second.
+        group (ProcessGroup, optional): The processes of ``torch.distributed`` that make this same call together, with
+            the same explanations. Each checks some of them, and all get the result.
     """
     reach = receptive_field(explainer.model) if num_hops is None else options.count('num_hops', num_hops)
     if isinstance(explanations, (Explanation, HeteroExplanation)):
@@ -80,12 +83,38 @@ def check(
         raise TypeError(
             f"'explanations' must be an Explanation or several (got {kind}): pass what 'explainer' returned"
         )
-    run = Run(progress=progress)
+    run = Run(progress=progress, group=options.group(group))
+    if run.size > 1:
+        every: Any = explanations if isinstance(explanations, Sized) else [*explanations]
+        explanations = [every[b] for b in run.share(len(every))]
+    with run.together():
+        return check_own(explainer, explanations, run, reach)
+
+
+ANY_REACH = -1  # as far as the model's layers look
+
+
+def check_own(
+    explainer: Explainer, explanations: Iterable[Explanation], run: Run, reach: int | None = ANY_REACH
+) -> Check:
+    r"""Checks the explanations of each process; all get the result."""
+    reach = receptive_field(explainer.model) if reach == ANY_REACH else reach
     with run.bar('Checking', 'explanations', explanations) as bar:
         found = list(checks(explainer, bar, reach, Run()))
-    if not found:
+    if float(run.sum(torch.tensor(float(len(found)), device='cpu'))) == 0.0:
         raise ValueError("'explanations' must hold at least one explanation (got none): pass what 'explainer' returned")
-    return join(found)
+    return join(found) if run.size == 1 else _gathered(found, explainer.model_config.mode, run)
+
+
+def _gathered(found: list[Check], mode: ModelMode, run: Run) -> Check:
+    r"""What all processes found, on each."""
+    none = torch.zeros(0, dtype=torch.float64, device='cpu')
+    mine = join(found) if found else Check(none, none, none, none, none)
+    index, unfaithfulness = run.cat(mine.index).long(), run.cat(mine.unfaithfulness)
+    if mode == ModelMode.regression:
+        return Check(index, None, None, unfaithfulness, None)
+    plus, minus, gef = (run.cat(cast(Tensor, value)) for value in (mine.fidelity_plus, mine.fidelity_minus, mine.gef))
+    return Check(index, plus, minus, unfaithfulness, gef)
 
 
 def graph_of(explanation: Explanation) -> Graph:

@@ -2,6 +2,7 @@ r"""How far to trust an explanation at hand, and where a surrogate speaks for it
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +13,8 @@ from torch_geometric.explain import Explainer, Explanation
 from torch_geometric.explain.config import ModelMode
 
 from pyg_dnx import options
+from pyg_dnx.distill.cache import SurrogateCache
+from pyg_dnx.distill.distill import Distilled
 from pyg_dnx.distill.surrogate import Report
 from pyg_dnx.explainers.base import algorithm_of
 from pyg_dnx.graph.graph import Graph
@@ -21,7 +24,7 @@ from pyg_dnx.results.certificate import VERDICTS, Certificate, judge
 from pyg_dnx.run import Run
 from pyg_dnx.scores.attribution import attribute
 from pyg_dnx.scores.question import outputs_of
-from pyg_dnx.trust.measure import check, graph_of, masks_of
+from pyg_dnx.trust.measure import check_own, graph_of, masks_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -139,7 +142,9 @@ def trust_report(
     num_checks: int = 200,
     seed: int = 0,
     target: Tensor | None = None,
+    checkpoint: str | PathLike[str] | None = None,
     progress: bool | None = None,
+    group: Any = None,
     **kwargs: Any,
 ) -> TrustReport:
     r"""Reports where the surrogate agrees with the model, and checks a sample of explanations on the model.
@@ -151,39 +156,72 @@ def trust_report(
         num_checks (int): How many nodes to explain, certify and check. (default: ``200``)
         seed (int): Which nodes. The random state of PyTorch is not touched. (default: ``0``)
         target (Tensor, optional): The target of each node, [N], for explanations of type ``'phenomenon'``.
+        checkpoint (path, optional): The folder that processes share, as in ``explain_nodes``.
         progress (bool, optional): Whether to show progress bars; ``None`` shows them on a terminal.
+        group (ProcessGroup, optional): The processes of ``torch.distributed`` that make this same call together.
         **kwargs: Further arguments of the model.
     """
     algorithm = algorithm_of(explainer)
     graph = Graph.of(x, edge_index, kwargs)
     options.count('num_checks', num_checks)
-    plan, run = algorithm.plan, Run(algorithm.max_memory, progress)
-    distilled = plan.distilled(plan.teacher(explainer.model, graph), graph, run)
-    nodes = torch.arange(x.size(0), device=x.device)
+    run = algorithm._together(progress, checkpoint, group)
+    if run.tables is not None:  # what they distil is what each goes on with by itself
+        explainer = copy(explainer)
+        explainer.algorithm = algorithm = copy(algorithm)
+        algorithm.cache = SurrogateCache()
+    plan = algorithm.plan
+    teacher = plan.teacher(explainer.model, graph)
+    with run.together():
+        distilled = plan.distilled(teacher, graph, run)
+        if run.tables is not None:
+            plan.keep(teacher, graph, distilled)
+        return _report(explainer, graph, distilled, _Sample(num_checks, seed, target), run)
+
+
+class _Sample(NamedTuple):
+    num_checks: int
+    seed: int
+    target: Tensor | None
+
+
+def _report(explainer: Explainer, graph: Graph, distilled: Distilled, wanted: _Sample, run: Run) -> TrustReport:
+    algorithm, num_nodes, mine = algorithm_of(explainer), graph.num_nodes, run.share(graph.num_nodes)
+    nodes = torch.arange(mine.start, mine.stop, device=graph.x.device)
     trust, regression = distilled.trust(nodes), explainer.model_config.mode == ModelMode.regression
     values = trust.surrogate_agreement.double(), trust.distillation_error.double()
 
-    in_degree = distilled.decomposition.operator.length - 1  # without the self-loop
-    by_degree = _groups(_bins(in_degree, DEGREES), [_span(DEGREES, b) for b in range(len(DEGREES))], *values)
+    in_degree = distilled.decomposition.operator.length[mine.start : mine.stop] - 1  # without the self-loop
+    by_degree = _groups(_bins(in_degree, DEGREES), [_span(DEGREES, b) for b in range(len(DEGREES))], *values, run)
     by_class, by_confidence, confusion = [], [], None
     if not regression:
-        confidence, label = distilled.outputs.max(dim=1)
+        confidence, label = distilled.outputs[mine.start : mine.stop].max(dim=1)
         num_classes = distilled.outputs.size(1)
-        by_class = _groups(label, [str(c) for c in range(num_classes)], *values)
+        by_class = _groups(label, [str(c) for c in range(num_classes)], *values, run)
         ends = [*CONFIDENCES[1:], 1.0]
         names = [f'{low:g} to {high:g}' for low, high in zip(CONFIDENCES, ends, strict=True)]
-        by_confidence = _groups(_bins(confidence, CONFIDENCES), names, *values)
-        pairs = label * num_classes + distilled.decomposition.logits.argmax(dim=1)
-        confusion = torch.bincount(pairs, minlength=num_classes**2).view(num_classes, num_classes).tolist()
+        by_confidence = _groups(_bins(confidence, CONFIDENCES), names, *values, run)
+        logits = distilled.decomposition.evidence[mine.start : mine.stop] + distilled.surrogate.bias
+        pairs = torch.bincount(label * num_classes + logits.argmax(dim=1), minlength=num_classes**2)
+        confusion = run.sum(pairs).view(num_classes, num_classes).tolist()
 
-    generator = torch.Generator(device='cpu').manual_seed(seed)
-    sample = torch.randperm(x.size(0), generator=generator, device='cpu')[:num_checks].to(x.device)
-    explained = algorithm.explain_nodes(
-        explainer.model, x, edge_index, index=sample, target=target, progress=progress, **kwargs
-    )
-    certificates = [certify(explainer, explanation) for explanation in explained]
-    verdict = torch.cat([certificate.verdict for certificate in certificates])
-    measured = check(explainer, explained, progress=progress)
+    generator = torch.Generator(device='cpu').manual_seed(wanted.seed)
+    sample = torch.randperm(num_nodes, generator=generator, device='cpu')[: wanted.num_checks].to(graph.x.device)
+    own = run.share(sample.numel())
+    found, parts = torch.zeros(0, dtype=torch.long, device=sample.device), []
+    if len(own) > 0:
+        explained = algorithm.explain_nodes(
+            explainer.model,
+            graph.x,
+            graph.edge_index,
+            index=sample[own.start : own.stop],
+            target=wanted.target,
+            progress=run.progress if run.rank == 0 else False,
+            **graph.kwargs,
+        )
+        parts = list(explained)
+        found = torch.cat([certify(explainer, explanation).verdict for explanation in parts])
+    verdict = run.cat(found).long()
+    measured = check_own(explainer, parts, run)
     if measured.fidelity_minus is None:
         kept = measured.unfaithfulness <= distilled.unit
     else:
@@ -208,10 +246,11 @@ def _span(starts: tuple[int, ...], b: int) -> str:
     return str(last) if last == starts[b] else f'{starts[b]} to {last}'
 
 
-def _groups(place: Tensor, names: list[str], agreement: Tensor, error: Tensor) -> list[Group]:
+def _groups(place: Tensor, names: list[str], agreement: Tensor, error: Tensor, run: Run) -> list[Group]:
     r"""The groups that have nodes, given the group of each."""
-    size = torch.bincount(place, minlength=len(names))
-    shares, errors = (torch.bincount(place, values, minlength=len(names)) / size for values in (agreement, error))
+    counted = (torch.bincount(place, values, minlength=len(names)) for values in (None, agreement, error))
+    size, *sums = run.sums(*counted)
+    shares, errors = (each / size for each in sums)
     rows = zip(names, size.tolist(), shares.tolist(), errors.tolist(), strict=True)
     return [Group(*row) for row in rows if row[1] > 0]
 
