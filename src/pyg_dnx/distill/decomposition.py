@@ -313,7 +313,9 @@ class Decomposition:
         if node_mask.size(1) == 1:
             return tuple(hidden[nodes] * mask.to(hidden.dtype) for hidden in self.hidden)
         scale = self.readout.scale
-        return hidden_signals(x[nodes].detach() * mask, self.surrogate, None if scale is None else scale[nodes])
+        encoded, categories = self.surrogate.encode(x[nodes].detach()), self.surrogate.categories
+        mask = mask if categories is None else categories.expand(mask)
+        return hidden_signals(encoded * mask, self.surrogate, None if scale is None else scale[nodes])
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if not name.endswith('_table')}
@@ -327,7 +329,7 @@ def decompose(
 
     def hidden_of(rows: slice) -> tuple[Tensor, ...]:
         scale = None if readout.scale is None else readout.scale[rows]
-        return hidden_signals(graph.x[rows], surrogate, scale)
+        return hidden_signals(surrogate.encode(graph.x[rows]), surrogate, scale)
 
     hidden = tuple(run.rows('hidden', graph.num_nodes, hidden_of, surrogate.weight.numel()))
     return Decomposition(surrogate, operator, readout, surrogate.taps, hidden, evidence, surrogate.decoder)

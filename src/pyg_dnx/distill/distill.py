@@ -33,12 +33,11 @@ from pyg_dnx.graph.filters import FILTERS
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import readout_of
 from pyg_dnx.run import DEFAULT, Run
-from pyg_dnx.teacher.probes import NUM_FIXED_MASKS, masks_of_parts, probe_masks
+from pyg_dnx.teacher.probes import NUM_FIXED_MASKS, probe_masks
 from pyg_dnx.teacher.teacher import Answers, Teacher
 
 DEFAULT_RIDGE = 1e-5
 DEFAULT_RIDGE_OF_GRAPHS = 1e-4
-NUM_OWN_MASKS = 64  # of a graph that is distilled by itself
 HELD_OUT_SHARE = 0.2
 MAX_NODES_TO_CHOOSE_HOPS = 2**16
 MAX_HOPS_OF_UNKNOWN_MODEL = 3
@@ -271,7 +270,7 @@ def distill(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Distill
     (evidence,) = whole.rows('evidence', targets.size(0), evidence_of, weight.numel())
     mine, is_masked = run.share(targets.size(0)), recipe.num_masks > 0
     rows = slice(mine.start, mine.stop)
-    loss, agreement = _quality(evidence[rows] + bias, targets[rows], regression, is_masked, run, targets.size(0))
+    loss, agreement = quality(evidence[rows] + bias, targets[rows], regression, is_masked, run, targets.size(0))
     report = Report(
         kl=loss,
         agreement=agreement,
@@ -295,58 +294,6 @@ def place(surrogate: Surrogate, teacher: Teacher, graph: Graph) -> Distilled:
     answers = teacher.outputs(graph)
     readout = readout_of(graph, teacher.level, answers.values.size(0))
     return Distilled(decompose(surrogate, graph, readout), answers)
-
-
-def distill_graphs(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Surrogate:
-    r"""Distils a model of graphs on a batch of them, and on copies without some of their nodes, by least squares.
-
-    The graphs as they are have half of the mass, and their copies the other half.
-    """
-    start = time.perf_counter()
-    answers, regression = teacher.outputs(graph), teacher.config.mode == ModelMode.regression
-    targets = answers.values
-    readout, num_hops = readout_of(graph, teacher.level, targets.size(0)), recipe.candidates(teacher.reach)[-1]
-    operator = graph.operator(teacher.flow, torch.float64)
-    num_masks = max(1, recipe.num_masks) if targets.size(0) > 1 else max(NUM_OWN_MASKS, recipe.num_masks)
-    masks = masks_of_parts(graph.num_nodes, num_masks, readout.parts)
-    probes = teacher.probe(graph, masks, run, how=recipe.how)
-    x, taps = graph.x.detach().double(), FILTERS[recipe.filter](num_hops)
-
-    def features(mask: Tensor) -> Tensor:
-        kept = x * mask.to(x.device)[:, None]
-        copies = [kept] if readout.scale is None else [kept * scale[:, None] for scale in readout.scale.T]
-        signals, found = torch.cat(copies, dim=1), []
-        for k in range(num_hops + 1):
-            signals = signals if k == 0 else operator @ signals
-            if any(row[k] for row in taps):
-                found.append((k, readout.apply(signals)[0]))
-        return torch.cat([sum((row[k] * part for k, part in found), torch.zeros_like(found[0][1])) for row in taps], 1)
-
-    full, shift = features(masks[0]), 0.0 if regression else 1.0 / targets.size(1)
-    spread = full.std(dim=0, correction=0) if full.size(0) > 1 else full[0].abs()
-    spread = torch.where(spread > 1e-12 * spread.max().clamp(min=1e-30), spread, 1.0)
-    parts = [(Features.of(full / spread), targets.double() - shift)] * num_masks
-    parts += [
-        (Features.of(features(mask) / spread), probe - shift)
-        for mask, probe in zip(masks[NUM_FIXED_MASKS:], probes, strict=True)
-    ]
-    fit = fit_stacked(parts, 2 * num_masks * targets.size(0), recipe.ridge)
-    weight = fit.weight / spread[:, None]
-    loss, agreement = _quality(full @ weight + fit.bias, targets, regression, True)
-    dtype = torch.promote_types(graph.x.dtype, torch.float32)
-    report = Report(
-        kl=loss,
-        agreement=agreement,
-        seconds=time.perf_counter() - start,
-        solver=fit.solver,
-        ridge=recipe.ridge,
-        converged=fit.converged,
-        num_nodes=graph.num_nodes,
-        mode=teacher.config.mode.value,
-        num_masks=num_masks,
-    )
-    parts_of = weight.to(dtype), fit.bias.to(dtype), num_hops, report, teacher.flow
-    return Surrogate(*parts_of, filter=recipe.filter, level=teacher.level)
 
 
 def no_surrogate(teacher: Teacher, graph: Graph, recipe: Recipe, num_classes: int) -> Surrogate:
@@ -385,7 +332,7 @@ def _held_out_loss(
             part = features.rows(kept)
         fit = _fit(part, targets[mine], ridge, regression)
         logits = features.rows(held).to(torch.float64) @ fit.weight + fit.bias
-        losses[num_hops] = run.first(_quality(logits, targets[held], regression)[0])
+        losses[num_hops] = run.first(quality(logits, targets[held], regression)[0])
     return losses
 
 
@@ -397,7 +344,7 @@ def _fit(
     return fit_classifier(features, targets, ridge, progress=progress)
 
 
-def _quality(
+def quality(
     logits: Tensor,
     targets: Tensor,
     regression: bool,

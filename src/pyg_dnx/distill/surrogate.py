@@ -10,11 +10,31 @@ from torch import Tensor
 
 from pyg_dnx import files
 from pyg_dnx.distill.decomposition import Decomposition, decompose
+from pyg_dnx.graph.categories import Categories
 from pyg_dnx.graph.filters import FILTERS, Taps
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import num_outputs, readout_of
 
 LEAST_R2 = 0.3  # on held-out pairs, below which explanations are doubtful
+
+
+@dataclass(frozen=True)
+class OfGraphs:
+    r"""What distillation has shown of a model of graphs.
+
+    Attributes:
+        num_graphs: How many graphs it was distilled on; one that was distilled by itself has a surrogate of its own.
+        most_frequent: The share of the model's most frequent class, which a surrogate must beat.
+        moved: The share of copies without some of their nodes on which the model predicts another class; for
+            regression, another value. Where it is 0, the model is saturated.
+        unseen: How far answers move, on average, where an argument with a row for each edge is dealt out anew among
+            edges, by name: the surrogate can't see such arguments.
+    """
+
+    num_graphs: int
+    most_frequent: float
+    moved: float
+    unseen: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -39,6 +59,7 @@ class Report:
     masked_r2: float | None = None  # the same under masks
     majority: float | None = None  # of links: the share of the model's largest class among held-out pairs
     agreement_by_class: dict[int, float] | None = None  # of links: the agreement on held-out pairs of each class
+    graphs: OfGraphs | None = None
 
     @property
     def is_linear(self) -> bool:
@@ -50,6 +71,12 @@ class Report:
         r"""R² on held-out pairs, or under masks if that is less, where it is too low to rely on."""
         known = [r2 for r2 in (self.held_out_r2, self.masked_r2) if r2 is not None]
         return min(known) if known and min(known) < LEAST_R2 else None
+
+    @staticmethod
+    def from_dict(content: dict[str, Any]) -> Report:
+        r"""Undoes :func:`dataclasses.asdict`."""
+        graphs = content.get('graphs')
+        return Report(**{**content, 'graphs': None if graphs is None else OfGraphs(**graphs)})
 
     def __str__(self) -> str:
         regression = self.mode == 'regression'
@@ -63,6 +90,10 @@ class Report:
         ]
         if self.num_masks > 0:
             rows.append(('masks', f'{self.num_masks}'))
+        if self.graphs is not None:
+            rows.append(('graphs', f'{self.graphs.num_graphs:,}'))
+            rows.append(('copies that moved', f'{self.graphs.moved:.1%}'))
+            rows += [(f'moved by {name}', f'{value:.1%}') for name, value in self.graphs.unseen.items()]
         if self.held_out_r2 is not None:
             rows.append(('held-out R2', f'{self.held_out_r2:.2f}, under masks {self.masked_r2:.2f}'))
         if self.agreement_by_class is not None:
@@ -116,6 +147,7 @@ class Surrogate:
         level (str): What it has logits of, ``'node'``, ``'edge'`` or ``'graph'``. Of graphs, the weights of features'
             means are followed by those of their sums, [2·T·F, C].
         decoder (Bilinear, optional): Of edges, how logits come from the signals at both ends, [F, r] being ``weight``.
+        categories (Categories, optional): What features that are whole numbers stand for, F being their number then.
     """
 
     def __init__(
@@ -129,6 +161,7 @@ class Surrogate:
         filter: str = 'sgc',
         level: str = 'node',
         decoder: Bilinear | None = None,
+        categories: Categories | None = None,
     ) -> None:
         self.weight = weight
         self.bias = bias
@@ -138,6 +171,7 @@ class Surrogate:
         self.filter = filter
         self.level = level
         self.decoder = decoder
+        self.categories = categories
 
     @property
     def taps(self) -> Taps:
@@ -147,7 +181,13 @@ class Surrogate:
     @property
     def num_features(self) -> int:
         r"""How many features a node has."""
+        if self.categories is not None:
+            return len(self.categories.values)
         return self.weight.size(0) // (len(self.taps) * (2 if self.level == 'graph' else 1))
+
+    def encode(self, x: Tensor) -> Tensor:
+        r"""The features that weights stand for: ``x`` as it is, or a column for each category."""
+        return x if self.categories is None else self.categories.encode(x)
 
     def __call__(
         self,
@@ -188,7 +228,8 @@ class Surrogate:
         r"""Returns the surrogate on another device."""
         parts = self.weight.to(device), self.bias.to(device), self.num_hops, self.report, self.flow
         decoder = None if self.decoder is None else self.decoder.to(device)
-        return Surrogate(*parts, filter=self.filter, level=self.level, decoder=decoder)
+        categories = None if self.categories is None else self.categories.to(device)
+        return Surrogate(*parts, filter=self.filter, level=self.level, decoder=decoder, categories=categories)
 
     def save(self, path: files.Path) -> None:
         r"""Writes the surrogate to a file that :meth:`load` reads without running any code in it."""
@@ -209,14 +250,19 @@ class Surrogate:
             'filter': self.filter,
             'level': self.level,
             'decoder': None if self.decoder is None else {k: v.cpu() for k, v in vars(self.decoder).items()},
+            'categories': None if self.categories is None else [value.cpu() for value in self.categories.values],
             'report': asdict(self.report),
         }
 
     @staticmethod
     def from_dict(content: dict[str, Any]) -> Surrogate:
         r"""Undoes :meth:`to_dict`."""
-        decoder = content.get('decoder')
-        parts = {'report': Report(**content['report']), 'decoder': None if decoder is None else Bilinear(**decoder)}
+        decoder, categories = content.get('decoder'), content.get('categories')
+        parts = {
+            'report': Report.from_dict(content['report']),
+            'decoder': None if decoder is None else Bilinear(**decoder),
+            'categories': None if categories is None else Categories(tuple(categories)),
+        }
         return Surrogate(**{**content, **parts})
 
     def __repr__(self) -> str:

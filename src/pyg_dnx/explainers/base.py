@@ -154,7 +154,9 @@ class DistillAndExplain(ExplainerAlgorithm):
             )
         explainer, graph = self._at_level_of(graph, self._num_rows(target, graph))
         plan = explainer.plan
-        teacher, outputs = plan.teacher(model, graph), outputs_of(index, num_outputs(graph, plan.level), graph.x.device)
+        graph.check_batch()
+        size, level = num_outputs(graph, plan.level), plan.level
+        teacher, outputs = plan.teacher(model, graph), outputs_of(index, size, graph.x.device, level)
         return plan.explain(teacher, graph, outputs, target, self._run())
 
     def _at_level_of(self, graph: Graph, num_rows: set[int]) -> tuple[DistillAndExplain, Graph]:

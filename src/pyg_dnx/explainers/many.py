@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch_geometric.explain.config import MaskType
 
 from pyg_dnx.checkpoint import Checkpoint, sketch
 from pyg_dnx.distill.distill import Distilled, Trust
@@ -21,7 +22,8 @@ from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import num_outputs
 from pyg_dnx.graph.rows import Rows
 from pyg_dnx.results.certificate import Certificate, judge
-from pyg_dnx.results.graph_explanations import GraphExplanations, ScoredGraphs, arguments_of, batches_of
+from pyg_dnx.results.graph_explanations import ExplainedGraphs, GraphExplanations, arguments_of, batches_of
+from pyg_dnx.results.graph_warnings import is_saturated, warn_about_saturation
 from pyg_dnx.results.node_explanations import LinkExplanations, NodeExplanations, Place, Request, TypeNames
 from pyg_dnx.results.warnings import warn_if_doubtful
 from pyg_dnx.run import Run, parts_of
@@ -45,7 +47,7 @@ class Wanted(NamedTuple):
 
 def explain_each(plan: Plan, teacher: Teacher, graph: Graph, wanted: Wanted, run: Run) -> NodeExplanations:
     r"""Explains some outputs of one graph, each by itself."""
-    outputs = outputs_of(wanted.index, num_outputs(graph, teacher.level), graph.x.device)
+    outputs = outputs_of(wanted.index, num_outputs(graph, teacher.level), graph.x.device, teacher.level)
     distilled, target, top_k = plan.distilled(teacher, graph, run), wanted.target, wanted.top_k
     with torch.no_grad():
         question, rule = plan.goal.question(distilled, outputs, target), plan.rule_of(teacher)
@@ -156,26 +158,24 @@ def explain_data_set(
     plan: Plan, model: torch.nn.Module, data: Iterable[Any], top_k: int | None, run: Run
 ) -> GraphExplanations:
     r"""Explains each graph of a data set by itself, batch by batch."""
-    found = []
+    found: list[ExplainedGraphs] = []
+    asked: Teacher | None = None
     for batch in run.bar('Explaining', 'batches', batches_of(data)):
-        graph = arguments_of(model, batch)
-        teacher, size, each = plan.teacher(model, graph), num_outputs(graph, 'graph'), [graph]
-        if plan.explains_parts(teacher):
-            each = [part(graph, number, size)[0] for number in range(size)]
-        found += [_score_graphs(plan, teacher, one, batch.get('y'), top_k) for one in each]
-    return GraphExplanations(found, data, plan.view, plan.config)
-
-
-def _score_graphs(plan: Plan, teacher: Teacher, graph: Graph, target: Tensor | None, top_k: int | None) -> ScoredGraphs:
-    r"""Scores all graphs of a batch, each by itself."""
-    run = Run()
-    distilled = plan.distilled(teacher, graph, run)
-    outputs = torch.arange(distilled.outputs.size(0), device=graph.x.device)
-    with torch.no_grad():
-        question, rule = plan.goal.question(distilled, outputs, target), plan.rule_of(teacher)
-        state = rule.prepare(teacher, graph, distilled, question, run)
-        rows = distilled.decomposition.rows(outputs)
-        effects = rule.effects(distilled.decomposition, state, question, rows, run)
-        scores = effects.scores(distilled.decomposition, outputs, rows)
-    trust = effects.trust or distilled.trust(outputs)
-    return ScoredGraphs(graph, distilled, question, effects, rows._replace(value=scores), trust, top_k)
+        graph, names = arguments_of(model, batch), batch.get('node_names')
+        asked = asked or plan.teacher_of_graphs(model, graph)
+        size, target = num_outputs(graph, 'graph'), batch.get('y') if plan.goal.by_target else None
+        each = [slice(0, size)]
+        if plan.explains_parts(asked) or plan.view.node_mask_type == MaskType.common_attributes:
+            each = [slice(number, number + 1) for number in range(size)]
+        for at in each:
+            one = graph if len(each) == 1 else part(graph, at.start, size)[0]
+            goal, quiet = None if target is None else target[at], Run(run.max_memory)
+            explanation, trust, goal, distilled = plan.explain_all(asked, one, goal, quiet)
+            of_nodes = None if names is None else names[at]
+            found.append(ExplainedGraphs(one, explanation, trust, goal, asked.takes_batch, of_nodes))
+    result = GraphExplanations(found, plan.config, top_k)
+    moved = [one.explanation.probes_moved for one in found if 'probes_moved' in one.explanation]
+    if is_saturated(torch.cat(moved) if moved else None):
+        warn_about_saturation()
+    warn_if_doubtful(result.trust, distilled, torch.arange(len(result)), plan.doubt, True)
+    return result

@@ -3,18 +3,20 @@ r"""What an explainer does: where its distilled model comes from, and one explan
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric.explain import Explanation
 from torch_geometric.explain.config import ModelConfig, ModelMode
 
 from pyg_dnx.checkpoint import Checkpoint
 from pyg_dnx.distill.cache import SurrogateCache
-from pyg_dnx.distill.distill import Distilled, Memo, Recipe, distill, distill_graphs, no_surrogate, place
+from pyg_dnx.distill.distill import Distilled, Memo, Recipe, Trust, distill, no_surrogate, place
+from pyg_dnx.distill.graphs import distill_graphs
 from pyg_dnx.distill.links import distill_links
 from pyg_dnx.distill.surrogate import Surrogate
 from pyg_dnx.graph.copies import part
@@ -22,9 +24,10 @@ from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.operator import is_csr, shared_adjacency
 from pyg_dnx.graph.readout import num_outputs
 from pyg_dnx.results.explanation import View, join_parts, scored, shown
+from pyg_dnx.results.graph_warnings import is_saturated, warn_about_graphs, warn_about_mixing, warn_about_saturation
 from pyg_dnx.results.warnings import warn_about_randomness, warn_if_doubtful, warn_if_not_converged
 from pyg_dnx.run import Run
-from pyg_dnx.scores.question import Goal
+from pyg_dnx.scores.question import Goal, Question
 from pyg_dnx.scores.rules import Rule
 from pyg_dnx.teacher.probes import NUM_FIXED_MASKS
 from pyg_dnx.teacher.teacher import Teacher
@@ -77,7 +80,20 @@ class Plan:
         teacher.check(graph, self.num_probes + NUM_FIXED_MASKS, self.recipe.num_masks > 0)
         return teacher
 
-    def distilled(self, teacher: Teacher, graph: Graph, run: Run, target: Tensor | None = None) -> Distilled:
+    def teacher_of_graphs(self, model: torch.nn.Module, graph: Graph) -> Teacher:
+        r"""The model of a data set's graphs, asked one by one if it takes no ``batch``, or mixes the graphs of one."""
+        teacher = self.teacher(model, graph)
+        with torch.no_grad():
+            if not teacher.takes_batch:
+                return replace(teacher, one_by_one=True)
+            if not teacher.mixes(graph):
+                return teacher
+        warn_about_mixing()
+        return replace(teacher, one_by_one=True)
+
+    def distilled(
+        self, teacher: Teacher, graph: Graph, run: Run, target: Tensor | None = None, keep: bool = True
+    ) -> Distilled:
         r"""The distilled model, from the cache if it is there.
 
         Args:
@@ -85,6 +101,7 @@ class Plan:
             graph: The graph.
             run: How much to do at a time.
             target: What the model predicts now, if that is known; where it differs, the model is distilled anew.
+            keep: Whether it goes to the cache.
         """
         if run.tables is not None:
             return self._distil_together(teacher, graph, run)
@@ -110,11 +127,13 @@ class Plan:
             with torch.no_grad():
                 distilled = self._distil(teacher, graph, run, known)
             warn_if_not_converged(distilled)
+            if known is None:
+                warn_about_graphs(distilled.surrogate.report)
             if not is_current(distilled):
                 warn_about_randomness()
             return distilled
 
-        if self.cache is None:
+        if self.cache is None or not keep:
             return create()
         return self.cache.get_or_create(*self._place(teacher, graph, known), create, is_current)
 
@@ -173,7 +192,8 @@ class Plan:
         r"""Distils a model of graphs over a data set, given as one batch; the latest one serves all graphs."""
         graph.check_content()
         with torch.no_grad():
-            surrogate = distill_graphs(self.teacher(model, graph), graph, self.recipe, run)
+            surrogate = distill_graphs(self.teacher_of_graphs(model, graph), graph, self.recipe, run)
+        warn_about_graphs(surrogate.report)
         self._data_sets.put(model, ('data set',), ('data set', *self._key), surrogate)
         return surrogate
 
@@ -199,25 +219,42 @@ class Plan:
         r"""Explains some outputs [B] jointly, given the target of all of them."""
         in_parts = self.explains_parts(teacher) and graph.kwargs.get('batch') is not None
         found = (self._score_parts if in_parts else self._score)(teacher, graph, outputs, target, run)
-        explanation = shown(found, graph, self.view)
-        if teacher.level == 'graph':
-            explanation.how = self.recipe.how
-        return explanation
+        return shown(found, graph, self.view)
 
-    def _score(self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run) -> dict[str, Tensor]:
+    def explain_all(
+        self, teacher: Teacher, graph: Graph, target: Tensor | None, run: Run
+    ) -> tuple[Explanation, Trust, Tensor, Distilled]:
+        r"""Explains all graphs of a batch, and keeps nothing: the explanation, the trust and the target [G] of each."""
+        distilled = self.distilled(teacher, graph, run, keep=False)
+        outputs = torch.arange(distilled.outputs.size(0), device=graph.x.device)
+        found, trust, _ = self._found(teacher, graph, distilled, outputs, target, run)
+        target = self.goal.predictions(distilled, outputs) if target is None else target
+        return cast(Explanation, shown(found, graph, self.view)), trust, target, distilled
+
+    def _score(self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run) -> dict[str, Any]:
         distilled = self.distilled(teacher, graph, run, target)
+        found, trust, question = self._found(teacher, graph, distilled, outputs, target, run)
+        if is_saturated(found.get('probes_moved')):
+            warn_about_saturation()
+        warn_if_doubtful(trust, distilled, outputs, self.doubt, question.direction is not None)
+        return found
+
+    def _found(
+        self, teacher: Teacher, graph: Graph, distilled: Distilled, outputs: Tensor, target: Tensor | None, run: Run
+    ) -> tuple[dict[str, Any], Trust, Question]:
         with torch.no_grad():
             question, rule = self.goal.question(distilled, outputs, target), self.rule_of(teacher)
             state = rule.prepare(teacher, graph, distilled, question, run)
             effects = rule.effects(distilled.decomposition, state, question, run=run)
             trust = effects.trust or distilled.trust(outputs)
-            found = scored(distilled.decomposition, question, effects, trust, graph, self.view)
-        warn_if_doubtful(trust, distilled, outputs, self.doubt, question.direction is not None)
-        return found
+            found: dict[str, Any] = scored(distilled.decomposition, question, effects, trust, graph, self.view)
+        if teacher.level == 'graph':
+            found['how'] = graph.taken(self.recipe.how)
+            if (of_graphs := distilled.surrogate.report.graphs) is not None:
+                found['distilled_on'] = f'{of_graphs.num_graphs} graphs' if of_graphs.num_graphs > 1 else 'this graph'
+        return found, trust, question
 
-    def _score_parts(
-        self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run
-    ) -> dict[str, Tensor]:
+    def _score_parts(self, teacher: Teacher, graph: Graph, outputs: Tensor, target: Tensor, run: Run) -> dict[str, Any]:
         r"""Explains some graphs of a batch, each by a surrogate of its own, distilled from copies of it."""
         found, size, parts = [], num_outputs(graph, teacher.level), Memo()
         if self.cache is not None and teacher.model is not None:  # the same parts each time, so that these are cached

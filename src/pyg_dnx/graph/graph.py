@@ -128,6 +128,10 @@ class Graph:
         r"""A number for each graph and node type that some nodes are of, given the graphs that they are part of."""
         return graphs if self.types is None else graphs * len(self.types.nodes) + self.types.node_type[nodes]
 
+    def taken(self, how: str) -> str:
+        r"""What masks of the nodes of whole graphs take away: categories aren't blanked, since 0 is one of them."""
+        return 'nodes' if how == 'features' and not self.x.dtype.is_floating_point else how
+
     @property
     def names_pairs(self) -> bool:
         r"""Whether the model is told of which pairs to predict something."""
@@ -194,6 +198,26 @@ class Graph:
         r"""Whether all arguments are the same objects."""
         return all(map(_is_same, self.arguments, other.arguments))
 
+    def check_batch(self) -> None:
+        r"""Checks that graphs of a batch are numbered from 0 on, and that none is empty."""
+        batch = self.kwargs.get('batch')
+        if batch is None:
+            return
+        if not isinstance(batch, Tensor) or batch.shape != (self.num_nodes,) or batch.is_floating_point():
+            got = f'{list(batch.shape)} of {batch.dtype}' if isinstance(batch, Tensor) else type(batch).__name__
+            raise ValueError(
+                f"'batch' must hold the number of each node's graph, of shape [{self.num_nodes}] (got {got}): pass "
+                f"that of PyG's Batch"
+            )
+        if int(batch.min()) < 0:
+            raise ValueError(f"'batch' must hold numbers from 0 on (got {int(batch.min())}): number graphs from 0")
+        size = torch.bincount(batch)
+        if int(size.min()) == 0:
+            raise ValueError(
+                f"'batch' must give each graph at least one node (got none for graph {int(size.argmin())}): drop empty "
+                f'graphs, and number the others anew'
+            )
+
     def check_content(self, run: Run = DEFAULT) -> None:
         r"""Checks the contents, in one pass over them, of which each process has a share of the features."""
         x, edge_index, edge_weight = self.x, self.edge_index, self.kwargs.get('edge_weight')
@@ -214,6 +238,7 @@ class Graph:
                     f"'edge_index' must hold node ids from 0 to {x.size(0) - 1}, as 'x' has {x.size(0)} nodes (got ids "
                     f'from {low} to {high}): pass the features of all nodes'
                 )
+        self.check_batch()
         if self.names_pairs and self.pairs.numel() > 0:
             low, high = int(self.pairs.min()), int(self.pairs.max())
             if low < 0 or high >= x.size(0):

@@ -61,12 +61,14 @@ class View(NamedTuple):
         return found
 
 
-def join_parts(found: list[tuple[dict[str, Tensor], Tensor, Tensor]], graph: Graph, view: View) -> dict[str, Tensor]:
+def join_parts(found: list[tuple[dict[str, Any], Tensor, Tensor]], graph: Graph, view: View) -> dict[str, Any]:
     r"""What is shown of a batch, given that of its graphs and the ids of their nodes and edges in it."""
-    joined: dict[str, Tensor] = {}
+    joined: dict[str, Any] = {}
     for name in found[0][0]:
         values = [part[name] for part, *_ in found]
-        if name == 'feature_score' or (name == 'node_mask' and view.node_mask_type == MaskType.common_attributes):
+        if not isinstance(values[0], Tensor):
+            joined[name] = values[0]
+        elif name == 'feature_score' or (name == 'node_mask' and view.node_mask_type == MaskType.common_attributes):
             joined[name] = torch.stack(values).sum(dim=0)
         elif name.startswith(('node_', 'edge_')):
             ids = [nodes if name.startswith('node_') else edges for _, nodes, edges in found]
@@ -113,6 +115,7 @@ def scored(
 ) -> dict[str, Tensor]:
     r"""The masks and signed scores of outputs that are explained jointly, and how far to trust them."""
     attribution, x = attribute(decomposition, question, effects), graph.x
+    categories, features = decomposition.surrogate.categories, decomposition.surrogate.encode(x.detach())
     inside, parts = attribution.neighbourhood, decomposition.readout.parts
     if question.outputs.numel() == 1:
         parts = None
@@ -128,11 +131,13 @@ def scored(
     if view.node_mask_type == MaskType.object:
         found['node_mask'] = to_mask(found['node_score'], inside, view.mask, dtype, parts)[:, None]
     elif view.node_mask_type == MaskType.attributes:
-        attribute_scores = attribution.attribute_scores(x.detach())
+        attribute_scores = attribution.attribute_scores(features)
+        attribute_scores = attribute_scores if categories is None else categories.collapse(attribute_scores)
         found['node_score'] = attribute_scores.new_zeros(x.shape).index_copy_(0, inside, attribute_scores)
         found['node_mask'] = _attribute_mask(found['node_score'], inside, view.mask, dtype, parts, graph)
     elif view.node_mask_type == MaskType.common_attributes:
-        found['feature_score'] = attribution.feature_scores(x.detach())
+        scores = attribution.feature_scores(features)
+        found['feature_score'] = scores if categories is None else categories.collapse(scores)
         found['node_mask'] = to_mask(found['feature_score'], None, view.mask, dtype)[None]
 
     if view.edge_mask_type is not None:

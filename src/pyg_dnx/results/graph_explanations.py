@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from itertools import chain
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -16,14 +18,12 @@ from torch_geometric.explain.config import ModelConfig
 from torch_geometric.loader import DataLoader
 
 from pyg_dnx import files, options
-from pyg_dnx.distill.distill import Distilled, Trust
+from pyg_dnx.distill.distill import Trust
 from pyg_dnx.graph.copies import part
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.rows import Rows
-from pyg_dnx.results.explanation import View, build
+from pyg_dnx.results.explanation import ShownExplanation
 from pyg_dnx.scores.batch import highest
-from pyg_dnx.scores.question import Question
-from pyg_dnx.scores.rules import Directed, Effects, Fitted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +45,8 @@ def batches_of(data: Any) -> Iterator[Batch]:
         wrong = next((item for item in data if not isinstance(item, Data)), None)
         if wrong is not None:
             raise TypeError(f"'data' must hold graphs as Data (got {type(wrong).__name__}): convert them")
+        if (empty := next((g for g, item in enumerate(data) if item.num_nodes == 0), None)) is not None:
+            raise ValueError(f"'data' must hold graphs with at least one node (got none in graph {empty}): drop it")
         widths = sorted({0 if item.x is None else item.x.size(-1) for item in data})
         if len(widths) > 1 or widths[0] == 0:
             raise ValueError(
@@ -57,6 +59,8 @@ def batches_of(data: Any) -> Iterator[Batch]:
                 f"'data' must give batches of graphs (got {type(batch).__name__}): use PyG's DataLoader, in "
                 f"'torch_geometric.loader'"
             )
+        if bool((batch.ptr.diff() == 0).any()):
+            raise ValueError("'data' must hold graphs with at least one node (got none in some): drop these")
         yield batch
 
 
@@ -68,16 +72,18 @@ def arguments_of(model: torch.nn.Module, batch: Batch) -> Graph:
 
 
 @dataclass(frozen=True, eq=False)
-class ScoredGraphs:
-    r"""The scores of the graphs of one batch."""
+class ExplainedGraphs:
+    r"""What explains the graphs of one batch, each by itself, joined in one explanation."""
 
     graph: Graph
-    distilled: Distilled
-    question: Question
-    effects: Effects
-    rows: Rows  # the scores of each graph's nodes
+    explanation: Explanation
     trust: Trust
-    top_k: int | None
+    target: Tensor  # [G], or [G, C] for regression
+    takes_batch: bool = True
+    node_names: list[Any] | None = None  # of each graph, where the data have them
+
+    def names_of(self, b: int) -> Any:
+        return None if self.node_names is None else self.node_names[b]
 
 
 class GraphExplanations:
@@ -91,16 +97,41 @@ class GraphExplanations:
         targets (Tensor): The class that each explanation is of, [G]; the outputs for regression, [G, C].
     """
 
-    def __init__(self, parts: list[ScoredGraphs], data: Any, view: View, model_config: ModelConfig) -> None:
-        self._parts, self._view, self._model_config = parts, view, model_config
-        self._start = np.cumsum([0, *(one.question.outputs.numel() for one in parts)])
-        trust = Trust.cat([one.trust for one in parts])
-        self.surrogate_agreement = trust.surrogate_agreement
-        self.distillation_error = trust.distillation_error
-        self.bias_decides = trust.bias_decides
-        self.probe_r2 = trust.probe_r2
-        self.targets = torch.cat([one.distilled.answers.target for one in parts])
-        self._trust = trust
+    def __init__(
+        self,
+        parts: list[ExplainedGraphs],
+        model_config: ModelConfig,
+        top_k: int | None = None,
+        places: Tensor | None = None,
+    ) -> None:
+        self._parts, self._model_config, self._top_k = parts, model_config, top_k
+        sizes = [one.trust.surrogate_agreement.numel() for one in parts]
+        self._start = np.cumsum([0, *sizes])
+        self._places = torch.arange(int(self._start[-1])) if places is None else places.cpu()
+        device = parts[0].target.device
+        self.trust = Trust.cat([one.trust for one in parts]).at(self._places.to(device))
+        self.surrogate_agreement = self.trust.surrogate_agreement
+        self.distillation_error = self.trust.distillation_error
+        self.bias_decides = self.trust.bias_decides
+        self.probe_r2 = self.trust.probe_r2
+        self.targets = torch.cat([one.target for one in parts])[self._places.to(device)]
+
+    @property
+    def how(self) -> str:
+        r"""What masks of nodes took away: ``'features'`` or ``'nodes'``."""
+        return str(self._parts[0].explanation.how)
+
+    def _scores(self) -> Rows:
+        r"""The scores of the nodes of each graph, numbered within it."""
+        lengths, columns, values = [], [], []
+        for one in self._parts:
+            score, batch = one.explanation.node_score, one.graph.batch
+            order, length = batch.argsort(stable=True), torch.bincount(batch)
+            first = (length.cumsum(0) - length).repeat_interleave(length)
+            lengths.append(length)
+            columns.append(torch.arange(batch.numel(), device=batch.device) - first)
+            values.append((score if score.dim() == 1 else score.sum(dim=1))[order])
+        return Rows(torch.cat(lengths), torch.cat(columns), torch.cat(values)).take(self._places.to(values[0].device))
 
     def top_k(self, k: int) -> tuple[Tensor, Tensor]:
         r"""Returns, for each graph, its ``k`` nodes with the highest scores, and these scores.
@@ -109,66 +140,70 @@ class GraphExplanations:
         node -1 and score 0.
         """
         options.count('k', k)
-        found = []
-        for one in self._parts:
-            nodes, scores = highest(one.rows, k)
-            first = torch.zeros(len(one.rows.length) + 1, dtype=torch.long, device=nodes.device)
-            first[1:] = torch.bincount(one.graph.batch, minlength=len(one.rows.length)).cumsum(0)
-            found.append((torch.where(nodes < 0, nodes, nodes - first[:-1, None]), scores))
-        every = list(zip(*found, strict=True))
-        return torch.cat(every[0]), torch.cat(every[1])
+        if self._top_k is not None and k > self._top_k:
+            raise ValueError(
+                f"'k' must be at most {self._top_k}, as many as were kept (got {k}): explain the graphs with a larger "
+                f"'top_k'"
+            )
+        return highest(self._scores(), k)
 
-    def __getitem__(self, g: int) -> Explanation:
+    @overload
+    def __getitem__(self, g: int) -> Explanation: ...
+
+    @overload
+    def __getitem__(self, g: slice | list[int] | Tensor) -> GraphExplanations: ...
+
+    def __getitem__(self, g: int | slice | list[int] | Tensor) -> Explanation | GraphExplanations:
+        if isinstance(g, (slice, list, Tensor)):
+            chosen = self._places[g.cpu() if isinstance(g, Tensor) else g].view(-1)
+            return GraphExplanations(self._parts, self._model_config, self._top_k, chosen)
         if not isinstance(g, int):
-            raise TypeError(f'explanations are indexed by an int (got {g!r}): loop over the graphs you want')
+            raise TypeError(f'explanations are indexed by an int, a slice or a tensor (got {g!r}): pass one of these')
         if not -len(self) <= g < len(self):
             raise IndexError(f'there are explanations 0 to {len(self) - 1} (got {g}): see their number by len()')
-        g %= len(self)
-        number = int(np.searchsorted(self._start, g, side='right')) - 1
-        one, b = self._parts[number], g - int(self._start[number])
-        graph, nodes, _ = part(one.graph, b, one.question.outputs.numel())
-        effects, surrogate = one.effects, one.distilled.surrogate
-        with torch.no_grad():
-            decomposition, first = surrogate.on(graph), torch.zeros(1, dtype=torch.long, device=nodes.device)
-            direction = effects.direction[b : b + 1]
-            if isinstance(effects, Fitted):
-                rows = effects.rows.take(one.question.outputs[b : b + 1])
-                entry = slice(*one.rows.offsets()[b : b + 2].tolist())
-                rows = rows._replace(column=torch.searchsorted(nodes, rows.column.long()))
-                effects = Fitted(rows, effects.effect[entry], direction, effects.trust.at(slice(b, b + 1)))
+        place = int(self._places[g])
+        number = int(np.searchsorted(self._start, place, side='right')) - 1
+        one, b = self._parts[number], place - int(self._start[number])
+        graph, nodes, edges = part(one.graph, b, int(self._start[number + 1] - self._start[number]))
+        if not one.takes_batch:
+            graph.kwargs.pop('batch')
+        explanation = ShownExplanation()
+        for name, value in one.explanation.to_dict().items():
+            if not isinstance(value, Tensor) or name == 'feature_score' or (name == 'node_mask' and value.size(0) == 1):
+                explanation[name] = value
+            elif name.startswith('node_'):
+                explanation[name] = value[nodes]
+            elif name.startswith('edge_'):
+                explanation[name] = value[edges]
             else:
-                effects = Directed(direction)
-            trust = self._trust.at(slice(g, g + 1))
-            explanation = build(decomposition, Question(first, direction), effects, trust, graph, self._view)
+                explanation[name] = value[b : b + 1]
+        if (names := one.names_of(b)) is not None:
+            explanation.node_names = names
         explanation._model_config = self._model_config
         explanation._model_args = list(graph.kwargs)
-        inputs = {'x': graph.x, 'edge_index': graph.edge_index, 'index': first, 'prediction': None}
-        explanation.update({**inputs, **graph.kwargs, 'target': self.targets[g : g + 1]})
+        index = torch.zeros(1, dtype=torch.long, device=nodes.device)
+        inputs = {'x': graph.x, 'edge_index': graph.edge_index, 'index': index, 'prediction': None}
+        explanation.update({**inputs, **graph.kwargs, 'target': one.target[b : b + 1]})
         return explanation
 
     def __iter__(self) -> Iterator[Explanation]:
         return (self[g] for g in range(len(self)))
 
     def __len__(self) -> int:
-        return int(self._start[-1])
+        return self._places.numel()
 
     def __repr__(self) -> str:
         return f'GraphExplanations({len(self)} graphs)'
 
     def _table(self) -> dict[str, np.ndarray]:
-        graphs, nodes, scores, lengths = [], [], [], []
-        for first, one in zip(self._start.tolist(), self._parts, strict=False):
-            rows = one.rows.sorted(one.graph.num_nodes)
-            start = torch.bincount(one.graph.batch, minlength=len(rows.length)).cumsum(0)
-            start = start - torch.bincount(one.graph.batch, minlength=len(rows.length))
-            graphs.append((torch.arange(len(rows.length), device='cpu') + first).repeat_interleave(rows.length.cpu()))
-            nodes.append((rows.column.long() - start.repeat_interleave(rows.length)).cpu())
-            scores.append(rows.value.cpu())
-            lengths.append(rows.length.cpu())
-        table = {'graph': torch.cat(graphs), 'node': torch.cat(nodes), 'score': torch.cat(scores)}
-        length = torch.cat(lengths)
-        table |= {name: value.cpu().repeat_interleave(length) for name, value in self._trust.to_dict().items()}
-        return {name: value.numpy() for name, value in table.items()}
+        rows = self._scores().sorted(max(one.graph.num_nodes for one in self._parts))
+        if self._top_k is not None:
+            nodes, scores = highest(rows, self._top_k)
+            rows = Rows((nodes >= 0).sum(dim=1), nodes[nodes >= 0], scores[nodes >= 0])
+        graph = torch.arange(len(self), device=rows.length.device).repeat_interleave(rows.length)
+        table = {'graph': graph, 'node': rows.column, 'score': rows.value}
+        table |= {name: value.repeat_interleave(rows.length) for name, value in self.trust.to_dict().items()}
+        return {name: value.cpu().numpy() for name, value in table.items()}
 
     def to_pandas(self) -> pd.DataFrame:
         r"""Returns a table with a row for each score: ``graph``, ``node``, ``score``, and the trust in ``graph``."""
@@ -182,6 +217,45 @@ class GraphExplanations:
         r"""Writes the table of :meth:`to_pandas` to a file, which does not take pandas."""
         table = self._table()
         columns = [(value.astype(int) if value.dtype == bool else value).astype(str) for value in table.values()]
-        lines = [','.join(table), *(','.join(line) for line in zip(*columns, strict=True))]
-        with open(path, 'w', encoding='utf-8') as file:
-            file.write('\n'.join(lines) + '\n')
+        lines = (','.join(line) + '\n' for line in zip(*columns, strict=True))
+        files.write_text(path, chain([','.join(table) + '\n'], lines))
+
+    def save(self, path: files.Path) -> None:
+        r"""Writes the explanations with their graphs to a file that :meth:`load` reads without running code."""
+        parts = [
+            {
+                'x': one.graph.x,
+                'edge_index': one.graph.edge_index,
+                'kwargs': one.graph.kwargs,
+                'explanation': one.explanation.to_dict(),
+                'trust': one.trust.to_dict(),
+                'target': one.target,
+                'takes_batch': one.takes_batch,
+                'node_names': one.node_names,
+            }
+            for one in self._parts
+        ]
+        config = {name: value.value for name, value in vars(self._model_config).items() if isinstance(value, Enum)}
+        content = {'parts': parts, 'model_config': config, 'top_k': self._top_k, 'places': self._places}
+        files.write(path, 'GraphExplanations', content)
+
+    @staticmethod
+    def load(path: files.Path) -> GraphExplanations:
+        r"""Reads explanations that :meth:`save` wrote, onto the CPU."""
+        return files.read(path, 'GraphExplanations', _from_dict)
+
+
+def _from_dict(content: dict[str, Any]) -> GraphExplanations:
+    parts = [
+        ExplainedGraphs(
+            Graph.of(one['x'], one['edge_index'], one['kwargs']),
+            ShownExplanation().update(one['explanation']),
+            Trust(**one['trust']),
+            one['target'],
+            one['takes_batch'],
+            one['node_names'],
+        )
+        for one in content['parts']
+    ]
+    config = ModelConfig(**content['model_config'])
+    return GraphExplanations(parts, config, content['top_k'], content['places'])

@@ -225,6 +225,8 @@ def can_be_asked(kind: str, teacher: Teacher, graph: Graph) -> bool:
     is_edge = KINDS[kind].how == 'edges'
     if is_edge and (not graph.has_edge_order or (teacher.level == 'edge' and not graph.names_pairs)):
         return False
+    if not is_edge and teacher.level == 'graph' and not graph.x.dtype.is_floating_point:
+        return False  # 0 is a category, and takes nothing away
     return teacher.model is not None or (is_edge and teacher.given_edge_probes is not None)
 
 

@@ -15,6 +15,7 @@ from torch_geometric.explain.config import ModelConfig, ModelMode
 
 from pyg_dnx.distill.decomposition import Decomposition
 from pyg_dnx.distill.distill import Distilled, Trust
+from pyg_dnx.distill.graphs import share_moved
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.rows import Rows
 from pyg_dnx.run import DEFAULT, Run
@@ -80,7 +81,8 @@ class Probing(Rule):
         also = [kind for kind in self.also if can_be_asked(kind, teacher, graph)]
         each = [replace(self, how=kind, also=()) for kind in also]
         asked = {one.how: one._asked(teacher, graph, distilled, question, run) for one in each}
-        probed = Probed(*parts, by_halves=readout.ends == 2, parts=readout.parts, asked=asked)
+        moved = None if readout.parts is None else self._moved(probes, distilled, outputs)
+        probed = Probed(*parts, by_halves=readout.ends == 2, parts=readout.parts, asked=asked, moved=moved)
         return probed if self.shortlist == 0 else self._reranked(probed, teacher, graph, distilled, run)
 
     def effects(
@@ -94,10 +96,19 @@ class Probing(Rule):
         also = {}
         if whole:
             also = {kind: one.scores(decomposition, outputs, run) for kind, one in state.asked.items()}
-        direction = state.answer_direction[torch.searchsorted(state.outputs, outputs)]
+        place = torch.searchsorted(state.outputs, outputs)
+        direction = state.answer_direction[place]
         if question.direction is not None:
             direction = question.direction
-        return Fitted(rows._replace(value=rows.size), effect, direction, trust, also=also)
+        extra = {} if state.moved is None else {'probes_moved': state.moved[place]}
+        return Fitted(rows._replace(value=rows.size), effect, direction, trust, extra, also=also)
+
+    def _moved(self, probes: Probes, distilled: Distilled, outputs: Tensor) -> Tensor | None:
+        r"""The share of probes that change the prediction of some outputs, [n], if whole outputs are kept."""
+        if probes.answer_direction is not None:
+            return None
+        found, regression = probes.at(outputs)[NUM_FIXED_MASKS:], self.goal.config.mode == ModelMode.regression
+        return share_moved(distilled.outputs[outputs].to(found.dtype), found, regression)
 
     def change(self, distilled: Distilled, state: Any, question: Question, trust: Trust, kept: Tensor) -> Change:
         distance = state.distance[torch.searchsorted(state.outputs, question.outputs)]
@@ -183,11 +194,13 @@ class Probing(Rule):
         width = outputs.size(1) if direction is None else 1
         kept = evidence.new_empty(masks.size(0), outputs.size(0), width)
         quiet = replace(run, progress=False)
-        blank = next(teacher.probe(graph, asked[:NUM_FIXED_MASKS], quiet, ALL_BLANKED, how))
-        if direction is not None:
-            direction = self._answer_direction(distilled, direction, blank)
+        if direction is None and teacher.level == 'graph':  # whose copies are asked about together
+            steps: Iterator[Tensor] = chain([outputs], teacher.probe(graph, asked, run, ALL_BLANKED, how))
+        else:
+            blank = next(teacher.probe(graph, asked[:NUM_FIXED_MASKS], quiet, ALL_BLANKED, how))
+            direction = None if direction is None else self._answer_direction(distilled, direction, blank)
+            steps = chain([outputs, blank], teacher.probe(graph, asked, run, how=how))
         sample, sampled = _sample(outputs), []
-        steps: Iterator[Tensor] = chain([outputs, blank], teacher.probe(graph, asked, run, how=how))
         for place, step in zip(kept, steps, strict=True):
             place.copy_(step if direction is None else (self._readable(step) * direction).sum(dim=1, keepdim=True))
             sampled.append(step[sample].to(kept.dtype))

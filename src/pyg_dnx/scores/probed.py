@@ -69,6 +69,7 @@ class Probed:
     by_halves: bool = False  # whether R² and errors are of half the difference of each pair, as for links
     parts: Tensor | None = None  # [N], the output that each node is part of, if masks are drawn for each by itself
     asked: dict[str, Any] = field(default_factory=dict)  # of edges and features, by kind
+    moved: Tensor | None = None  # [n], the share of probes that change the prediction, where that is shown
 
     def fit(
         self, decomposition: Decomposition, outputs: Tensor, rows: Rows, run: Run = DEFAULT

@@ -113,10 +113,18 @@ class Goal:
         return indicator - F.one_hot(other, num_classes)
 
 
-def outputs_of(value: Any, num_nodes: int, device: torch.device) -> Tensor:
-    r"""Returns the outputs [B] that an ``index`` names."""
+NOUNS = {  # of each level: what its outputs are of, the numbers of these, and where they are
+    'node': ('node', 'node ids', "'x' has"),
+    'edge': ('pair', 'numbers of pairs', 'there are'),
+    'graph': ('graph', 'graph numbers', "'batch' has"),
+}
+
+
+def outputs_of(value: Any, size: int, device: torch.device, level: str = 'node') -> Tensor:
+    r"""Returns the outputs [B] that an ``index`` names, of the ``size`` ones that a task level has."""
+    one, ids, where = NOUNS[level]
     if value is None:
-        return torch.arange(num_nodes, device=device)
+        return torch.arange(size, device=device)
     if not isinstance(value, Tensor):
         try:
             value = torch.as_tensor(value, device=device)
@@ -125,24 +133,24 @@ def outputs_of(value: Any, num_nodes: int, device: torch.device) -> Tensor:
                 f"'index' must be an int, a tensor of ids or a boolean mask (got {value!r}): pass torch.tensor([...])"
             ) from error
     if value.dtype == torch.bool:
-        if value.shape != (num_nodes,):
+        if value.shape != (size,):
             raise ValueError(
-                f"'index' must have shape [{num_nodes}] as a boolean mask, one entry a node of 'x' (got "
-                f'{list(value.shape)}): pass node ids instead'
+                f"'index' must have shape [{size}] as a boolean mask, one entry a {one} (got "
+                f'{list(value.shape)}): pass {ids} instead'
             )
         value = value.nonzero()
     elif value.is_floating_point() or value.is_complex():
-        raise TypeError(f"'index' must hold node ids or be a boolean mask (got {value.dtype}): pass index.long()")
+        raise TypeError(f"'index' must hold {ids} or be a boolean mask (got {value.dtype}): pass index.long()")
     nodes = value.to(device).long().reshape(-1)
     if nodes.numel() == 0:
-        raise ValueError("'index' must name at least one node (got none): pass None to explain all nodes")
+        raise ValueError(f"'index' must name at least one {one} (got none): pass None to explain all {one}s")
     low, high = [int(nodes)] * 2 if nodes.numel() == 1 else map(int, nodes.aminmax())
-    if low < -num_nodes or high >= num_nodes:
+    if low < -size or high >= size:
         raise IndexError(
-            f"'index' must hold node ids from {-num_nodes} to {num_nodes - 1}, as 'x' has {num_nodes} nodes (got ids "
-            f'from {low} to {high}): pass ids of nodes in this graph'
+            f"'index' must hold {ids} from {-size} to {size - 1}, as {where} {size} {one}s (got ids from {low} to "
+            f'{high}): pass {ids} that are there'
         )
-    return nodes if low >= 0 else nodes % num_nodes
+    return nodes if low >= 0 else nodes % size
 
 
 def target_of(value: Any, nodes: Tensor, outputs: Tensor, config: ModelConfig) -> Tensor:

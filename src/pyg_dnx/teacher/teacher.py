@@ -23,7 +23,7 @@ from torch_geometric.explain.config import ModelConfig
 from torch_geometric.nn import MessagePassing
 
 from pyg_dnx.checkpoint import WIDTH, Checkpoint, sketch
-from pyg_dnx.graph.copies import copies, only_entries, without_edges
+from pyg_dnx.graph.copies import copies, only_entries, part, without_edges
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import num_outputs
 from pyg_dnx.run import DEFAULT, Run
@@ -57,6 +57,7 @@ class Teacher:
         given: What it returns for all nodes, [N] or [N, C], if it is known.
         given_probes: What it returns under each of ``probe_masks``, [P, N] or [P, N, C], if it is known.
         given_edge_probes: What it returns under each of ``probe_edge_masks``, if it is known.
+        one_by_one: Whether a model of graphs is asked about one graph of a batch at a time.
     """
 
     model: torch.nn.Module | None
@@ -64,6 +65,7 @@ class Teacher:
     given: Given = None
     given_probes: Given = None
     given_edge_probes: Given = None
+    one_by_one: bool = False
 
     @cached_property
     def reach(self) -> int | None:
@@ -189,7 +191,7 @@ class Teacher:
                 for step in given[first : masks.size(0)]:
                     yield to_targets(step, self.config, torch.float64, graph.x.device)[0]
             elif self.level == 'graph':
-                yield from self._probe_copies(graph, masks[first:].to(graph.x.device), run, how)
+                yield from self._probe_copies(graph, masks[first:].to(graph.x.device), run, graph.taken(how))
             else:
                 for step in run.bar('Probing', 'probes', masks[first:]):
                     yield self._without(graph, step.to(graph.x.device), how)
@@ -229,7 +231,7 @@ class Teacher:
         known = self.outputs(graph).values
         size = known.size(0)
         width = 2 * run.entries // (graph.num_nodes * (graph.x.size(1) + 16) + graph.edge_index.size(1))
-        width = max(1, min(width, MAX_COPIES)) if self.takes_batches(graph) else 0
+        width, is_known = max(1, min(width, MAX_COPIES)) if self.takes_batches(graph) else 0, self.one_by_one
         with run.bar('Probing', 'probes', total=masks.size(0)) as bar:
             while masks.size(0) > 0:
                 chunk, masks = masks.tensor_split([max(1, width)])
@@ -237,6 +239,12 @@ class Teacher:
                 if width > 0:  # and one whole copy at the end, whose answer is known
                     chunk_and_whole = torch.cat([chunk, torch.ones_like(chunk[:1])])
                     found = self._in_one_batch(copies(graph, chunk_and_whole, how, size), known)
+                    if (
+                        found is not None and not is_known
+                    ):  # once, the copy that is most unlike the graph is asked alone
+                        unlike = int((found - known).abs().flatten(1).sum(dim=1).argmax())
+                        is_known = _is_near(found[unlike], self._one_copy(graph, chunk[unlike], how, size))
+                        found = found if is_known else None
                 if found is None:
                     width = 0
                     found = torch.stack([self._one_copy(graph, mask, how, size) for mask in chunk])
@@ -251,12 +259,9 @@ class Teacher:
         except Exception:  # a model that takes one graph at a time
             return None
         found = found.unflatten(0, (-1, known.size(0)))
-        atol = 1e-4 * float(known.abs().max())
-        return found[:-1] if torch.allclose(found[-1], known.double(), rtol=0.0, atol=atol) else None
+        return found[:-1] if _is_near(found[-1], known) else None
 
     def _one_copy(self, graph: Graph, mask: Tensor, how: str, size: int) -> Tensor:
-        if how == 'nodes' and not bool(mask.any()):
-            how = 'features'  # there is no graph without nodes
         one = copies(graph, mask[None], how, size)
         if graph.kwargs.get('batch') is None:
             one.kwargs.pop('batch')
@@ -293,6 +298,8 @@ class Teacher:
         """
         if self.model is None:
             raise TypeError("'model' must be a module to be asked (got None): pass it")
+        if self.one_by_one and self.level == 'graph' and graph.kwargs.get('batch') is not None:
+            return self._each(graph, x, edge_mask, is_masked)
         if any(map(is_lazy, self.model.parameters())):  # there are no weights before the first evaluation
             graph.call(_EvaluationMode(self.model))
         copies: dict[int, Any] = {}
@@ -318,6 +325,38 @@ class Teacher:
             outputs = graph.call(model, x)
         self._note_written(copies, before)
         return self._checked(outputs, graph, num_rows)
+
+    def _each(self, graph: Graph, x: Tensor | None, edge_mask: Tensor | None, is_masked: bool) -> Tensor:
+        r"""What the model returns for each graph of a batch, asked one by one."""
+        single, size, found = replace(self, one_by_one=False), int(graph.batch.max()) + 1, []
+        for number in range(size):
+            one, nodes, edges = part(graph, number, size)
+            if not self.takes_batch:
+                one.kwargs.pop('batch')
+            masks = (None if x is None else x[nodes], None if edge_mask is None else edge_mask[edges])
+            found.append(single.query(one, *masks, is_masked, num_rows=1))
+        return torch.cat(found)
+
+    @property
+    def takes_batch(self) -> bool:
+        r"""Whether the model has an argument for which graph each node is part of."""
+        try:
+            parameters = inspect.signature(cast(torch.nn.Module, self.model).forward).parameters
+        except (TypeError, ValueError):
+            return True
+        return 'batch' in parameters or any(p.kind == p.VAR_KEYWORD for p in parameters.values())
+
+    def mixes(self, graph: Graph) -> bool:
+        r"""Whether what the model says of a graph depends on which others are in the batch."""
+        size = num_outputs(graph, 'graph')
+        if size == 1:
+            return False
+        whole, alone = self.outputs(graph).values, replace(self, one_by_one=True)
+        for number in (0, size - 1):
+            one, *_ = part(graph, number, size)
+            if not _is_near(alone.outputs(one).values, whole[number : number + 1]):
+                return True
+        return False
 
     def _note_written(self, copies: dict[int, Any], before: dict[int, dict[str, Any]]) -> None:
         r"""Keeps which attributes of its own an evaluation has set, and to which whole number."""
@@ -366,6 +405,10 @@ class Teacher:
         return outputs.detach()
 
 
+def _is_near(found: Tensor, known: Tensor) -> bool:
+    return torch.allclose(found, known.double(), rtol=0.0, atol=1e-4 * float(known.abs().max()))
+
+
 def private_copy(model: torch.nn.Module) -> torch.nn.Module:
     r"""A copy of a model in evaluation mode that shares its parameters, and nothing that an evaluation writes to.
 
@@ -407,8 +450,8 @@ def _copied(module: torch.nn.Module, copies: dict[int, Any]) -> torch.nn.Module:
     state.update(module.__dict__)
     state['training'] = False
     state['_parameters'] = module._parameters.copy()
-    for part in ('_buffers', '_modules'):
-        state[part] = {name: _detached(value, copies) for name, value in getattr(module, part).copy().items()}
+    for kind in ('_buffers', '_modules'):
+        state[kind] = {name: _detached(value, copies) for name, value in getattr(module, kind).copy().items()}
     for name, value in list(state.items()):
         if name == 'inspector' and isinstance(module, MessagePassing):
             state[name] = value = copy.copy(value)  # which PyG writes to when it sets masks
