@@ -88,6 +88,15 @@ def distilled_edges(kind, **options):
     return explain
 
 
+def sizes_of(explain):
+    r"""Scores by size, for what is to be kept."""
+
+    def explain_all(probes, data, seed):
+        return Scores(*(None if scores is None else scores.abs() for scores in explain(probes, data, seed)))
+
+    return explain_all
+
+
 def recipe(probes, data, seed):
     r"""FastDnX's scores of a surrogate that was distilled as in the paper."""
     student, *_ = distill_by_recipe(probes.model, data, probes.num_hops)
@@ -267,6 +276,7 @@ VARIANTS = {
     'ProbeDnX, logit': distilled(ProbeDnX, answer='logit'),
     'ProbeDnX, runner-up': distilled(ProbeDnX, contrast='runner_up'),
     'ProbeDnX, shortlist of 10': distilled(ProbeDnX, shortlist=10),
+    'ProbeDnX, size': sizes_of(distilled(ProbeDnX)),
     "ProbeDnX, the paper's surrogate": distilled(ProbeDnX, distillation='paper'),
 }
 # Held against one another on more teachers.
@@ -302,6 +312,9 @@ DROPPED = {
     'FastDnX, masked': distilled_edges(FastDnX, distillation='masked'),
     'DnX': distilled_edges(DnX),
     'ProbeDnX': distilled_edges(ProbeDnX),
+    'ProbeDnX, pairs': distilled_edges(ProbeDnX, edge_score='pairs'),
+    'ProbeDnX, flow': distilled_edges(ProbeDnX, edge_score='flow'),
+    'ProbeDnX, size': sizes_of(distilled_edges(ProbeDnX)),
     'IG, logit': edge_gradients(logit),
     'IG, probability': edge_gradients(probability),
     'GNNExplainer': gnn_explainer('edge'),

@@ -25,6 +25,11 @@ def distilled(kind, **options):
     return explain
 
 
+def sizes_of(explain):
+    r"""Scores by size, for what is to be kept."""
+    return lambda *inputs: (scores.abs() for scores in explain(*inputs))
+
+
 def gradients(of):
     r"""Integrated Gradients from features of zero; a column has the sum of its entries."""
 
@@ -60,6 +65,8 @@ ZEROED = {
     'FastDnX, masked': distilled(FastDnX, distillation='masked'),
     'DnX': distilled(DnX),
     'ProbeDnX': distilled(ProbeDnX),
+    'ProbeDnX, shares': distilled(ProbeDnX, feature_score='shares'),
+    'ProbeDnX, size': sizes_of(distilled(ProbeDnX)),
     'IG, logit': gradients(logit),
     'IG, probability': gradients(probability),
     'GNNExplainer': gnn_explainer,

@@ -99,6 +99,11 @@ def beyond_bars(found):
     return {f'{each}, {key}': n for each in families for key, n in intervals.counts(found[f'probes, {each}']).items()}
 
 
+def removal_bars(found):
+    return {f'teachers of {part}': max((row[1] for row in found[key]['rows']), default=0)
+            for part, key in (('edges', 'edges'), ('features', 'columns'))}  # fmt: skip
+
+
 class Page(NamedTuple):
     tables: dict  # from parts to what makes tables of them, by name; each has columns and rows of labels and cells
     bars: Callable = lambda found: {}  # what the page says of its tables in numbers
@@ -119,14 +124,15 @@ PAGES = {
     'rivals': Page({('faithfulness',): lambda store: intervals.rivals_tables(store, RIVALS)}),
     'recipe': Page({('recipe',): recipe}, recipe_bars),
     'edges_and_features': Page(
-        {
+        bars=removal_bars,
+        tables={
             ('edges',): lambda store: intervals.removal_tables(
                 store, 'edges', DROPPED, {'edges': '', 'pairs': 'pairs, '}
             ),
             ('features',): lambda store: intervals.removal_tables(
                 store, 'features', ZEROED, {'columns': '', 'entries': 'entries, '}
             ),
-        }
+        },
     ),
     'evidence': Page(
         {

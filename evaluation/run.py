@@ -9,6 +9,7 @@ tables and pictures of docs/paper.md, results.md and others.
 
 import argparse
 import os.path as osp
+import time
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
@@ -145,9 +146,9 @@ def model_of(graph, model, seed, rate, data, out, quick):
     return teacher(model, graph, graph_of(graph, data), seed, epochs, osp.join(out, 'teachers'), rate)
 
 
-def size_of(job, quick):
-    r"""How many nodes are explained."""
-    sizes = [NODES.get(job.part, 1000), 10 if quick else 1000]
+def size_of(job, quick, most=1000):
+    r"""How many nodes are explained, at ``most``."""
+    sizes = [NODES.get(job.part, 1000), 10 if quick else most]
     if job.part in REMOVED:
         sizes.append(20 if job.explainer in SLOW_TO_REMOVE else 50)
     elif job.part != 'probes':
@@ -162,7 +163,9 @@ def measure(job, args):
     where = APPENDIX_RATE if job.part == 'appendix' else RATE, args.data, args.out, args.quick
     model = None if job.part == 'planted' else model_of(job.graph, job.model, job.seed, *where)
     more = [model_of(job.graph, job.model, job.seed + 1, *where)] if job.part == 'sanity' else []
-    return PARTS[job.part].measure(model, graph_of(job.graph, args.data), job, size_of(job, args.quick), *more)
+    return PARTS[job.part].measure(
+        model, graph_of(job.graph, args.data), job, size_of(job, args.quick, args.nodes), *more
+    )
 
 
 def needed(job):
@@ -193,6 +196,8 @@ def main():
     parser.add_argument('--models', nargs='+')
     parser.add_argument('--explainers', nargs='+')
     parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2])
+    parser.add_argument('--nodes', type=int, default=1000, help='how many nodes to explain at most')
+    parser.add_argument('--minutes', type=float, default=float('inf'), help='when to begin no further measurement')
     parser.add_argument('--quick', action='store_true', help='ten nodes, one seed, teachers of 200 epochs')
     args = parser.parse_args()
     if args.quick:  # which must not pass for the real thing
@@ -205,7 +210,11 @@ def main():
         if find_spec(package) is None:
             print(f'Leaves out what needs {package}: install it to measure that, too')
             todo = [job for job in todo if needed(job) != package]
+    start = time.monotonic()
     for job in (bar := tqdm(todo)):
+        if time.monotonic() - start > 60.0 * args.minutes:
+            print('Out of time: the same command goes on from here')
+            break
         bar.set_postfix_str(' '.join(map(str, job)))
         store.add(job, measure(job, args))
 

@@ -36,7 +36,7 @@ def case(request, monkeypatch):
     return family(3, 8, 2, 3, act='tanh').eval().requires_grad_(False), data
 
 
-SLOW = ('PGExplainer', 'ProbeDnX')
+SLOW = ('PGExplainer', 'ProbeDnX', 'ProbeDnX, pairs', 'ProbeDnX, flow', 'ProbeDnX, shares', 'ProbeDnX, size')
 
 
 def job_of(part):
