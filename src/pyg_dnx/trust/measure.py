@@ -2,6 +2,7 @@ r"""Measured checks: what the model itself answers when only the explanation, or
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any, cast
@@ -9,9 +10,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch_geometric.explain import Explainer, Explanation, HeteroExplanation
-from torch_geometric.explain.config import ExplanationType, ModelMode
+from torch_geometric.explain.config import ExplanationType, ModelMode, ModelTaskLevel
 
 from pyg_dnx import options
+from pyg_dnx.graph.copies import without_edges
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import num_outputs
 from pyg_dnx.results.by_type import Packed, packed
@@ -55,6 +57,7 @@ def check(
     explanations: Explanation | Iterable[Explanation],
     *,
     num_hops: int | None = None,
+    how: str | None = None,
     progress: bool | None = None,
     group: Any = None,
 ) -> Check:
@@ -70,6 +73,9 @@ def check(
         explainer (Explainer): The explainer of the model.
         explanations (Explanation or iterable of these): What it returned, or what ``explain_nodes`` did.
         num_hops (int, optional): How far the model looks; ``None`` is the receptive field of its PyG layers.
+        how (str, optional): What masks take away from graphs, for models of these: ``'features'`` multiplies by masks,
+            as PyG's metrics do; ``'nodes'`` removes nodes, and drops edges, whose mask is not above 1/2. ``None`` is
+            what the explainer took away, and ``'features'`` for explainers that don't say.
         progress (bool, optional): Whether to show a progress bar. ``None`` shows it on a terminal, if it takes more
             than a second.
         group (ProcessGroup, optional): The processes of ``torch.distributed`` that make this same call together, with
@@ -84,6 +90,8 @@ def check(
             f"'explanations' must be an Explanation or several (got {kind}): pass what 'explainer' returned"
         )
     run = Run(progress=progress, group=options.group(group))
+    if how is not None:
+        explanations = _asked_by(how, explainer, explanations)
     if run.size > 1:
         every: Any = explanations if isinstance(explanations, Sized) else [*explanations]
         explanations = [every[b] for b in run.share(len(every))]
@@ -115,6 +123,20 @@ def _gathered(found: list[Check], mode: ModelMode, run: Run) -> Check:
         return Check(index, None, None, unfaithfulness, None)
     plus, minus, gef = (run.cat(cast(Tensor, value)) for value in (mine.fidelity_plus, mine.fidelity_minus, mine.gef))
     return Check(index, plus, minus, unfaithfulness, gef)
+
+
+def _asked_by(how: str, explainer: Explainer, explanations: Iterable[Explanation]) -> Iterator[Explanation]:
+    r"""The explanations, to be judged by what is taken away."""
+    options.choice('how', how, ('features', 'nodes'))
+    if how == 'nodes' and explainer.model_config.task_level != ModelTaskLevel.graph:
+        raise ValueError(
+            f"'how' must be 'features' at task level '{explainer.model_config.task_level.value}' (got 'nodes'): leave "
+            f'it out'
+        )
+    for explanation in explanations:
+        judged = copy.copy(explanation)
+        judged.how = how
+        yield judged
 
 
 def graph_of(explanation: Explanation) -> Graph:
@@ -179,22 +201,36 @@ class _Checker:
         size = num_outputs(self.graph, self.teacher.level)
         nodes = outputs_of(explanation.get('index'), size, self.graph.x.device)
         node_mask, edge_mask = masks_of(explanation)
-        alone = self.local.num_hops is None or nodes.numel() != 1 or not self.graph.has_edge_order
+        how = explanation.get('how', 'features') if self.graph.has_edge_order else 'features'
+        alone = self.local.num_hops is None or nodes.numel() != 1 or not self.graph.has_edge_order or how == 'nodes'
         kind = (edge_mask is None, None if node_mask is None else node_mask.shape)
         if alone or kind != self.kind:
             yield from self.flush()
             self.kind = kind
         if alone:
-            kept, removed = (
-                self.teacher.under(self.graph, *masks)[nodes]
-                for masks in ((node_mask, edge_mask), map(_complement, (node_mask, edge_mask)))
-            )
+            removes = how == 'nodes' and (node_mask is None or node_mask.size(0) == self.graph.num_nodes)
+            under = self._without if removes else self._multiplied
+            kept, removed = (under(node_mask, edge_mask, is_kept)[nodes] for is_kept in (True, False))
             yield self._result([explanation], nodes, kept, removed)
             return
         self.waiting.append((explanation, nodes))
         self.room -= sum(0 if mask is None else mask.numel() for mask in (node_mask, edge_mask))
         if self.room <= 0:
             yield from self.flush()
+
+    def _multiplied(self, node_mask: Tensor | None, edge_mask: Tensor | None, is_kept: bool) -> Tensor:
+        r"""The answers where features and messages are multiplied by masks, or by what they leave."""
+        masks = (node_mask, edge_mask) if is_kept else map(_complement, (node_mask, edge_mask))
+        return self.teacher.under(self.graph, *masks)
+
+    def _without(self, node_mask: Tensor | None, edge_mask: Tensor | None, is_kept: bool) -> Tensor:
+        r"""The answers where nodes are removed and edges dropped."""
+        graph = self.graph
+        if edge_mask is not None:
+            graph = without_edges(graph, (edge_mask > 0.5) == is_kept)
+        if node_mask is not None:
+            node_mask = ((node_mask > 0.5).any(dim=1, keepdim=True) == is_kept).to(torch.get_default_dtype())
+        return self.teacher.under(graph, node_mask, None, 'nodes')
 
     def flush(self) -> Iterator[Check]:
         r"""Checks what waits to be checked together."""

@@ -1,0 +1,75 @@
+r"""Checks of explanations of whole graphs, by blanking and by removing."""
+
+import pytest
+import torch
+from graph_level_case import GraphTeacher, batch_of, graph_explainer, small_graphs
+from torch_geometric.explain import GNNExplainer
+
+from pyg_dnx import ProbeDnX, certify, check, refine
+
+pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
+GRAPHS = small_graphs((6, 4, 5))
+MODEL = GraphTeacher('gin').eval()
+
+
+def answers(x, edge_index):
+    with torch.no_grad():
+        return MODEL(x, edge_index, torch.zeros(len(x), dtype=torch.long)).double().softmax(dim=1)
+
+
+def by_hand(data, explanation, how):
+    r"""What is left of a graph with nothing but the explanation."""
+    if how == 'features':
+        return answers(data.x * explanation.node_mask, data.edge_index)
+    keep = explanation.node_mask[:, 0] > 0.5
+    left = data.subgraph(keep)
+    return answers(left.x, left.edge_index)
+
+
+@pytest.mark.parametrize('how', ['features', 'nodes'])
+def test_what_is_taken_away_is_what_was_asked(how):
+    explainer = graph_explainer(MODEL, ProbeDnX(num_probes=16, how=how), edge=None)
+    explained = explainer.algorithm.explain_graphs(MODEL, GRAPHS)
+    for asked, found in ((how, check(explainer, explained)), ('nodes', check(explainer, explained, how='nodes'))):
+        for number, data in enumerate(GRAPHS):
+            left = by_hand(data, explained[number], asked)
+            before = answers(data.x, data.edge_index)
+            torch.testing.assert_close(found.unfaithfulness[number], (before - left).norm(), rtol=1e-4, atol=1e-6)
+            assert float(found.fidelity_minus[number]) == float(before.argmax() != left.argmax())
+    batch = batch_of(GRAPHS)
+    together = check(explainer, explainer(batch.x, batch.edge_index, batch=batch.batch))
+    torch.testing.assert_close(together.unfaithfulness, check(explainer, explained).unfaithfulness)
+
+
+def test_edges_are_dropped_where_nodes_are_removed():
+    explainer = graph_explainer(MODEL, ProbeDnX(num_probes=16), node=None)
+    data = GRAPHS[0]
+    explanation = explainer(data.x, data.edge_index)
+    found = check(explainer, explanation)
+    left = answers(data.x, data.edge_index[:, explanation.edge_mask > 0.5])
+    before = answers(data.x, data.edge_index)
+    torch.testing.assert_close(found.unfaithfulness[0], (before - left).norm(), rtol=1e-4, atol=1e-6)
+
+
+def test_another_explainers_explanations_are_multiplied_by_masks():
+    explainer, data = graph_explainer(MODEL, GNNExplainer(epochs=2), edge=None), GRAPHS[1]
+    explanation = explainer(data.x, data.edge_index)
+    found = check(explainer, explanation)
+    expected = (answers(data.x, data.edge_index) - by_hand(data, explanation, 'features')).norm()
+    torch.testing.assert_close(found.unfaithfulness[0], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_bad_words_get_a_sentence():
+    explainer = graph_explainer(MODEL, ProbeDnX(num_probes=16))
+    explained = explainer.algorithm.explain_graphs(MODEL, GRAPHS)
+    with pytest.raises(ValueError, match="'how' must be one of 'features', 'nodes'"):
+        check(explainer, explained, how='edges')
+
+
+def test_verdicts_and_refinement_take_graphs():
+    explainer = graph_explainer(MODEL, ProbeDnX(num_probes=16), edge=None)
+    explained = explainer.algorithm.explain_graphs(MODEL, GRAPHS)
+    assert len(certify(explainer, explained[0]).index) == 1
+    better = refine(explainer, explained, size=2)
+    assert len(better) == 3
+    assert (better.gap >= better.gap_before).all()
