@@ -21,7 +21,7 @@ from torch_geometric.explain import Explainer
 from torch_geometric.nn import GAT, GCN, GIN
 
 from pyg_dnx import FastDnX, ProbeDnX, SurrogateWarning, bound, certify, check, shared_cache
-from pyg_dnx.results.certificate import VERDICTS
+from pyg_dnx.results.measured import VERDICTS
 
 parser = argparse.ArgumentParser()
 parser.add_argument('--data', default='data', help="has 'planetoid' and 'dnx' folders; Planetoid is downloaded if not")

@@ -9,10 +9,10 @@ import torch
 from helpers import Graph, dense_masked_adjacency, example_graphs, random_decomposition
 from models import Teacher, explainer, graph
 
-from pyg_dnx import Certificate
 from pyg_dnx.distill.distill import Distilled
 from pyg_dnx.graph.graph import Graph as Inputs
 from pyg_dnx.results.certificate import judge
+from pyg_dnx.results.measured import Measured
 from pyg_dnx.scores.question import Question
 from pyg_dnx.scores.rules import Projection
 from pyg_dnx.teacher.teacher import Answers
@@ -21,7 +21,7 @@ from pyg_dnx.teacher.teacher import Teacher as Asked
 quiet = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 ROUNDED = {'rtol': 1e-4, 'atol': 1e-5}
 NUMBERS = ['distillation_error', 'bias_evidence', 'mask_bound', 'expected_unfaithfulness']
-FLAGS = ['surrogate_agreement', 'bias_decides', 'verdict']
+FLAGS = ['surrogate_agreement', 'bias_decides', 'estimate']
 
 
 def dense_masked_evidence(graph, surrogate, node_mask, edge_mask):
@@ -61,7 +61,7 @@ def by_hand(logits, bias, outputs, masked, doubt, regression, unit=1.0):
         'bias_evidence': in_bias,
         'mask_bound': bound,
         'expected_unfaithfulness': expected,
-        'verdict': verdict,
+        'estimate': verdict,
     }
 
 
@@ -140,9 +140,11 @@ class Case:
 
 
 def is_same(found, expected, **close):
-    for field in fields(Certificate):
+    for field in fields(expected):
         one, other = getattr(found, field.name), getattr(expected, field.name)
-        if not isinstance(other, torch.Tensor):
+        if isinstance(other, Measured):
+            assert is_same(one, other, **close)
+        elif not isinstance(other, torch.Tensor):
             assert (type(one), one) == (type(other), other)
         elif close and other.is_floating_point():
             torch.testing.assert_close(one, other, **close)

@@ -1,6 +1,7 @@
 r"""What explanations by probes are worth, by hand, and that odd input gets sane ones."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from models import Teacher, connected, explainer, graph
 from probe_case import ProbeCase
 
 from pyg_dnx import ProbeDnX, SurrogateWarning, bound, certify, check, shared_cache, trust_report
-from pyg_dnx.results.certificate import VERDICTS
+from pyg_dnx.results.measured import VERDICTS
 
 quiet = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 CLOSE = {'rtol': 1e-5, 'atol': 1e-8}
@@ -56,7 +57,7 @@ def test_certify_judges_the_masks_by_the_local_fit(task, number, index):
     unit = float(case.outputs[0].var(dim=0, correction=0).sum().sqrt()) if 'regression' in task else 1.0
     assert found.doubt == pytest.approx(0.1 * unit)
     doubtful = (moved + error > 0.1 * unit) | (fit.score.sum(dim=1)[nodes] <= 0)
-    assert found.verdict.equal(torch.where(found.probe_r2 > 0, doubtful.long(), 2))
+    assert found.estimate.equal(torch.where(found.probe_r2 > 0, doubtful.long(), 2))
     assert found.probe_r2.equal(explanation.probe_r2)
 
 
@@ -72,9 +73,10 @@ def test_top_k_is_certified_as_the_mask_that_leaves_it(task):
         found = certify(case.explainer(), explanation)
         for name in ('expected_unfaithfulness', 'mask_bound', 'probe_r2', 'bias_evidence'):
             torch.testing.assert_close(getattr(batch.certificate, name)[b : b + 1], getattr(found, name), **CLOSE)
-        assert batch.certificate.verdict[b] == found.verdict
+        assert batch.certificate.estimate[b] == found.estimate
         assert VERDICTS[int(found.verdict)].split()[0].lower() in str(found).lower()
-        assert 'R²' in str(found) or found.bias_decides
+        estimated = replace(found, measured=None)
+        assert 'R²' in str(estimated) or found.estimate == 1
 
 
 @quiet
@@ -153,7 +155,7 @@ def test_a_constant_model_has_no_scores_and_is_foretold(name, task):
     assert found.top_k(1)[1].abs().max() < 1e-9
     assert found.probe_r2.equal(torch.ones_like(found.probe_r2))
     assert found.distillation_error.max() < 1e-9
-    assert found.certificate.verdict.max() < 2
+    assert found.certificate.estimate.max() < 2
     torch.testing.assert_close(found.certificate.expected_unfaithfulness, torch.zeros(x.size(0)))
 
 
@@ -235,18 +237,19 @@ class Noise(torch.nn.Module):
 
 def test_warns_where_probes_do_not_foretell_one_another():
     explain = explainer(Noise(), ProbeDnX(num_hops=1, num_probes=40))
-    with pytest.warns(SurrogateWarning, match=r"Probes don't explain .*'probe_r2' is not positive.*'num_probes'"):
+    with pytest.warns(SurrogateWarning, match=r"Probes don't explain .*'probe_r2' is not positive.*'pyg_dnx.certify'"):
         explanation = explain(*graph(), index=None)
     assert (explanation.probe_r2 <= 0).sum() > 1
     found = certify(explain, explanation)
-    assert (found.verdict == 2).equal(explanation.probe_r2 <= 0)
-    node = int((found.verdict == 2).nonzero()[0])
-    assert found.sentence(node).startswith("Not explained by these probes, which don't foretell one another (R² of ")
+    assert (found.estimate == 2).equal(explanation.probe_r2 <= 0)
+    node = int((found.estimate == 2).nonzero()[0])
+    estimated = replace(found, measured=None).sentence(node)
+    assert estimated.startswith('Not explained (estimated): the local fit (R² ')
 
 
 def test_errors_that_no_mask_can_mend_are_warned_of():
     case = ProbeCase(num_probes=100)
-    with pytest.warns(SurrogateWarning, match=r"doubtful where 'distillation_error' is above 1e-06. Try more 'num_pr"):
+    with pytest.warns(SurrogateWarning, match=r"doubtful where 'distillation_error' is above 1e-06. Ask the model"):
         found = case.explain_nodes(doubt=1e-6)
     assert (found.probe_r2 > 0).all()
     with warnings.catch_warnings():

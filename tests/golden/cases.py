@@ -32,7 +32,7 @@ TASKS = {  # the mode, the return type, and the shape of a node's output
 }
 OF_EXPLANATION = ('node_mask', 'edge_mask', 'node_score', 'feature_score', 'edge_score', 'node_weight')
 OF_TRUST = ('surrogate_agreement', 'distillation_error', 'bias_decides', 'probe_r2')
-OF_CERTIFICATE = ('verdict', 'bias_evidence', 'mask_bound', 'expected_unfaithfulness')
+OF_CERTIFICATE = ('estimate', 'bias_evidence', 'mask_bound', 'expected_unfaithfulness')
 OF_CHECK = ('fidelity_plus', 'fidelity_minus', 'unfaithfulness', 'gef')
 OF_BOUNDS = ('unfaithfulness', 'surrogate_unfaithfulness', 'alpha', 'errors', 'lemma', 'tight_lemma')
 
@@ -129,6 +129,7 @@ def add(found: dict[str, list[Any]], prefix: str, values: Any, names: tuple[str,
     for name in names or values:
         value = values[name] if isinstance(values, dict) else getattr(values, name)
         if value is not None:
+            name = 'verdict' if name == 'estimate' else name  # as it was called then
             found.setdefault(f'{prefix}.{name}'.lstrip('.'), []).append(value.tolist())
 
 

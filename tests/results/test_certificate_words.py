@@ -10,7 +10,7 @@ from models import Ring, explainer, graph
 
 from pyg_dnx import Certificate, FastDnX, SurrogateWarning
 from pyg_dnx.distill.distill import Trust
-from pyg_dnx.results.certificate import VERDICTS
+from pyg_dnx.results.measured import VERDICTS
 from pyg_dnx.results.warnings import warn_if_doubtful
 
 
@@ -19,7 +19,7 @@ def written(verdict, bias_decides=(False,), expected=(0.25,)):
     size = len(verdict)
     return Certificate(
         index=torch.arange(4, 4 + size),
-        verdict=torch.tensor(verdict),
+        estimate=torch.tensor(verdict),
         surrogate_agreement=torch.tensor(verdict) < 2,
         distillation_error=torch.full((size,), 0.07),
         bias_decides=torch.tensor(bias_decides).expand(size),
@@ -32,19 +32,19 @@ def written(verdict, bias_decides=(False,), expected=(0.25,)):
     )
 
 
-REMEDY = r"try another 'num_hops' \(got 3\), 'auto' among them, a lower 'ridge' \(got 0\.01\), or ProbeDnX"
+LAST = r"Measure it with 'certify'\."
 SENTENCES = [
-    (0, False, r'Trustworthy: the surrogate agrees with the model, and the expected unfaithfulness is 0\.25\.'),
-    (1, False, rf"Doubtful: the expected unfaithfulness is 0\.25, more than 0\.15: {REMEDY}; or .*'check'\."),
-    (1, True, r"Doubtful: the class comes from the bias \(-0\.73\), .*: measure .*'check', and .* score='target'\."),
-    (2, False, rf'Not explained by this surrogate, which disagrees with the model: {REMEDY}\.'),
-    (2, True, rf'Not explained by this surrogate, which disagrees with the model: {REMEDY}\.'),
+    (0, False, r'Trustworthy \(estimated\): the surrogate agrees with the model, and the expected .* is 0\.25\. '),
+    (1, False, r'Doubtful \(estimated\): the expected unfaithfulness is 0\.25, more than 0\.15\. '),
+    (1, True, r'Doubtful \(estimated\): the class comes from the bias \(-0\.73\), which is in no node\. '),
+    (2, False, r'Not explained \(estimated\): the surrogate disagrees with the model\. '),
+    (2, True, r'Not explained \(estimated\): the surrogate disagrees with the model\. '),
 ]
 
 
 @pytest.mark.parametrize(('verdict', 'bias_decides', 'sentence'), SENTENCES)
 def test_one_explanation_is_a_sentence(verdict, bias_decides, sentence):
-    assert re.fullmatch(sentence, str(written([verdict], (bias_decides,))))
+    assert re.fullmatch(sentence + LAST, str(written([verdict], (bias_decides,))))
 
 
 def test_several_explanations_are_a_table_and_have_a_sentence_each():
@@ -55,9 +55,11 @@ def test_several_explanations_are_a_table_and_have_a_sentence_each():
         assert ('bias' in found.sentence(b)) == (verdict == 1 and by_bias[b])
     assert '0.4' in found.sentence(4)
     lines = dict(re.split(r' {2,}| (?=\d)', line) for line in str(found).splitlines())
-    assert lines.pop('explained nodes') == '10'
+    assert lines.pop('explained outputs') == '10'
     assert lines.pop('expected unfaithfulness') == '0.400 (median)'
-    assert lines == {'trustworthy': '30.0%', 'doubtful': '60.0%', 'not explained by this surrogate': '10.0%'}
+    assert lines == {
+        f'{name} (estimated)': share for name, share in zip(VERDICTS, ('30.0%', '60.0%', '10.0%'), strict=True)
+    }
     one_kind = str(written([1, 1])).splitlines()
     assert [line.split()[-1] for line in one_kind[1:4]] == ['0.0%', '100.0%', '0.0%']
 
@@ -85,12 +87,10 @@ def ring(explanation_type='model', index=None, **options):
     return texts['one']
 
 
-ZERO_HOPS = r"Try another 'num_hops' \(got 0\), 'auto' among them, a lower 'ridge' \(got 1e-05\), or ProbeDnX\."
-DISAGREES = (
-    rf'The surrogate disagrees with the model at %s, so .* \(agreement on the whole graph: 50\.0%%\)\. {ZERO_HOPS}'
-)
-ERRS = rf"Explanations are doubtful where 'distillation_error' is above 0\.1\. {ZERO_HOPS}"
-BIAS = r"Explanations are doubtful where 'bias_decides': .* its bias, .*\. Try score='target'\."
+REMEDY = r"\. Ask the model what an explanation is worth, with 'pyg_dnx\.certify'\."
+DISAGREES = rf'The surrogate disagrees with the model at %s, so .* \(agreement on the whole graph: 50\.0%%\){REMEDY}'
+ERRS = rf"Explanations are doubtful where 'distillation_error' is above 0\.1{REMEDY}"
+BIAS = rf"Explanations are doubtful where 'bias_decides': .* its bias, .*{REMEDY}"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ BIAS = r"Explanations are doubtful where 'bias_decides': .* its bias, .*\. Try s
         (0, {}, ERRS),  # decided by its bias, too
         (0, {'score': 'target'}, ERRS),
         (torch.tensor([0, 1, 6, 7]), {'doubt': 0.2}, ERRS),
-        (7, {'doubt': 4.0}, None),
+        (7, {'doubt': 4.0, 'score': 'target'}, None),
         (0, {'doubt': 4.0}, BIAS),
         (torch.tensor([0, 6, 7]), {'doubt': 4.0}, BIAS),
         (0, {'doubt': 4.0, 'score': 'target'}, None),
@@ -148,3 +148,21 @@ def test_more_than_a_tenth_must_be_doubtful(mode, reason, count, warns):
     assert all(reason in str(warning.message) for warning in found)
     if warns and reason == "'distillation_error'":
         assert f'above {0.1 * distilled.unit:g}' in str(found[0].message)
+
+
+class Drawn(torch.nn.Module):
+    r"""A model that answers at random, and that no surrogate follows."""
+
+    def forward(self, x, edge_index):
+        return torch.rand(x.size(0), 3) * 20
+
+
+def test_a_call_warns_once():
+    explain = explainer(Drawn(), FastDnX(num_hops=1))
+    for call in (explain, lambda *inputs, index: explain.algorithm.explain_nodes(explain.model, *inputs, index=index)):
+        explain.algorithm.cache.clear()
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter('always')
+            call(*graph(), index=None)
+        assert len(found) == 1
+        assert found[0].filename == __file__

@@ -12,7 +12,7 @@ from torch_geometric.explain.metric import fidelity
 from trust_report_case import Sharp, module
 
 from pyg_dnx import DnX, FastDnX, certify, trust_report
-from pyg_dnx.results.certificate import VERDICTS
+from pyg_dnx.results.measured import VERDICTS
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 

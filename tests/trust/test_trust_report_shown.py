@@ -21,7 +21,15 @@ def report(request):
 
 def test_numbers_go_through_json(report):
     content = report.to_dict()
-    assert list(content) == ['report', 'by_class', 'by_degree', 'by_confidence', 'confusion', 'reliability']
+    assert list(content) == [
+        'report',
+        'by_class',
+        'by_degree',
+        'by_confidence',
+        'confusion',
+        'reliability',
+        'is_random',
+    ]
     read = json.loads(json.dumps(content, allow_nan=False))
     assert read['report']['agreement'] == report.report.agreement
     assert read['report']['mode'] == report.report.mode

@@ -232,7 +232,7 @@ def test_explanations_by_gnnexplainer(path, node):
 @pytest.mark.parametrize('code', [0, 1, 2])
 def test_verdicts_of_certificates(path, algorithm, code):
     found, explanation = explain(algorithm)
-    certificate = replace(certify(found, explanation), verdict=torch.tensor([code]))
+    certificate = replace(certify(found, explanation), measured=None, estimate=torch.tensor([code]))
     verdict = Page(to_html(explanation, path, certificate=certificate)).data['verdict']
     assert (verdict['code'], verdict['name']) == (code, ['Trustworthy', 'Doubtful', 'Not explained'][code])
     assert certificate.sentence(0).lower().endswith(verdict['sentence'].lower())
@@ -245,18 +245,18 @@ def test_the_verdict_is_that_of_the_explained_node(path):
     x, edge_index = graph()
     found = explainer(Teacher(), FastDnX())
     batch = found.algorithm.explain_nodes(found.model, x, edge_index, top_k=3)
-    certificate = replace(batch.certificate, verdict=torch.tensor([0, 0, 0, 2, 0, 0, 0, 0]))
+    certificate = replace(batch.certificate, estimate=torch.tensor([0, 0, 0, 2, 0, 0, 0, 0]))
     assert Page(to_html(batch[3], path, certificate=certificate)).data['verdict']['code'] == 2
     assert Page(to_html(batch[4], path, certificate=certificate)).data['verdict']['code'] == 0
 
 
 def test_the_verdict_on_several_nodes(path):
     found, explanation = explain(index=torch.tensor([1, 4, 5]))
-    certificate = replace(certify(found, explanation), verdict=torch.tensor([0, 2, 0]))
+    certificate = replace(certify(found, explanation), measured=None, estimate=torch.tensor([0, 2, 0]))
     verdict = Page(to_html(explanation, path, certificate=certificate)).data['verdict']
     assert verdict['name'] == 'Mixed'
     assert '3 nodes are explained together: 2 trustworthy, 1 not explained. The worst, node 4:' in verdict['sentence']
-    same = replace(certificate, verdict=torch.ones(3, dtype=torch.long))
+    same = replace(certificate, estimate=torch.ones(3, dtype=torch.long))
     assert Page(to_html(explanation, path, certificate=same)).data['verdict']['name'] == 'Doubtful'
 
 

@@ -37,7 +37,7 @@ from pyg_dnx.results.certificate import DEFAULT_DOUBT
 from pyg_dnx.results.explanation import View
 from pyg_dnx.results.graph_explanations import GraphExplanations, arguments_of, batches_of
 from pyg_dnx.results.node_explanations import LinkExplanations, NodeExplanations
-from pyg_dnx.results.warnings import warn_about_sharing
+from pyg_dnx.results.warnings import one_warning, warn_about_sharing
 from pyg_dnx.run import Run
 from pyg_dnx.scores.masks import SCALINGS
 from pyg_dnx.scores.question import Goal, outputs_of
@@ -126,6 +126,7 @@ class DistillAndExplain(ExplainerAlgorithm):
     def _rule(self, teacher: Teacher) -> Rule:
         r"""How outputs are explained."""
 
+    @one_warning()
     def forward(
         self,
         model: torch.nn.Module,
@@ -171,6 +172,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         found.connect(self.explainer_config, config)
         return found
 
+    @one_warning()
     def explain_nodes(
         self,
         model: torch.nn.Module | None,
@@ -184,6 +186,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         probe_outputs: Tensor | np.ndarray | None = None,
         edge_probe_outputs: Tensor | np.ndarray | None = None,
         checkpoint: str | PathLike[str] | None = None,
+        certify: bool = False,
         progress: bool | None = None,
         group: Any = None,
         part: tuple[int, int] | None = None,
@@ -211,6 +214,8 @@ class DistillAndExplain(ExplainerAlgorithm):
                 :func:`~pyg_dnx.probe_edge_masks`, for edge masks. Without a model or these, edges go by 'flow'.
             checkpoint (path, optional): A folder to write finished nodes to as they come. After an interruption, the
                 same call goes on from there.
+            certify (bool): Whether to ask the model what each explanation is worth, as :func:`~pyg_dnx.certify` does:
+                if nothing but its ``top_k`` is left, or else of its mask of nodes. (default: ``False``)
             progress (bool, optional): Whether to show progress bars. ``None`` shows them on a terminal, if it takes
                 more than a second.
             group (ProcessGroup, optional): The processes that make this same call together, of
@@ -224,7 +229,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         self._check_arguments(model, kwargs, self.explain_nodes)
         given = teacher_outputs, probe_outputs
         explainer, graph = self._asked(model, self._graph(x, edge_index, kwargs), *given)
-        plan, wanted = explainer.plan, Wanted(index, target, top_k, checkpoint)
+        plan, wanted = explainer.plan, Wanted(index, target, top_k, checkpoint, certify)
         teacher, run = (
             plan.teacher(model, graph, *given, edge_probe_outputs),
             self._together(progress, checkpoint, group, part),
@@ -233,9 +238,15 @@ class DistillAndExplain(ExplainerAlgorithm):
             return explain_each(plan, teacher, graph, wanted, run)
         if top_k is None:
             raise ValueError("'top_k' must be given where several processes share a folder (got None): pass 10, say")
+        if certify:
+            raise ValueError(
+                "'certify' must be False where several processes share a folder (got True): pass each explanation to "
+                'pyg_dnx.certify'
+            )
         with run.together():
             return explain_together(plan, teacher, graph, wanted, run)
 
+    @one_warning()
     def explain_links(
         self,
         model: torch.nn.Module | None,
@@ -249,6 +260,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         probe_outputs: Tensor | np.ndarray | None = None,
         edge_probe_outputs: Tensor | np.ndarray | None = None,
         checkpoint: str | PathLike[str] | None = None,
+        certify: bool = False,
         progress: bool | None = None,
         **kwargs: Any,
     ) -> LinkExplanations:
@@ -261,12 +273,13 @@ class DistillAndExplain(ExplainerAlgorithm):
         self._check_arguments(model, kwargs, self.explain_links)
         given = teacher_outputs, probe_outputs
         explainer, graph = self._asked(model, self._graph(x, edge_index, kwargs), *given)
-        plan, wanted = explainer.plan, Wanted(index, target, top_k, checkpoint)
+        plan, wanted = explainer.plan, Wanted(index, target, top_k, checkpoint, certify)
         found = explain_each(
             plan, plan.teacher(model, graph, *given, edge_probe_outputs), graph, wanted, self._run(progress)
         )
         return cast(LinkExplanations, found)
 
+    @one_warning()
     def explain_graphs(
         self,
         model: torch.nn.Module,
@@ -288,6 +301,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         self._check_many('graph', 'explain_graphs', top_k)
         return explain_data_set(self.plan, model, data, top_k, self._run(progress))
 
+    @one_warning()
     def distill(
         self,
         model: torch.nn.Module | None,

@@ -24,6 +24,7 @@ from pyg_dnx.graph.rows import Rows
 from pyg_dnx.results.certificate import Certificate, judge
 from pyg_dnx.results.graph_explanations import ExplainedGraphs, GraphExplanations, arguments_of, batches_of
 from pyg_dnx.results.graph_warnings import is_saturated, warn_about_saturation
+from pyg_dnx.results.measured import Asker, measure_each
 from pyg_dnx.results.node_explanations import LinkExplanations, NodeExplanations, Place, Request, TypeNames
 from pyg_dnx.results.warnings import warn_if_doubtful
 from pyg_dnx.run import Run, parts_of
@@ -33,7 +34,7 @@ from pyg_dnx.teacher.teacher import Teacher
 
 ENTRIES_PER_OUTPUT = 2**10  # about, by which it is decided how many outputs a process explains at a time
 KNOWN_OF_SURROGATE = ('surrogate_agreement', 'distillation_error', 'bias_decides')
-JUDGED = ('verdict', 'bias_evidence', 'mask_bound', 'expected_unfaithfulness')
+JUDGED = ('estimate', 'bias_evidence', 'mask_bound', 'expected_unfaithfulness')
 
 
 class Wanted(NamedTuple):
@@ -43,6 +44,7 @@ class Wanted(NamedTuple):
     target: Tensor | None = None
     top_k: int | None = None
     checkpoint: str | PathLike[str] | None = None
+    certify: bool = False  # by asking the model
 
 
 def explain_each(plan: Plan, teacher: Teacher, graph: Graph, wanted: Wanted, run: Run) -> NodeExplanations:
@@ -68,11 +70,22 @@ def explain_each(plan: Plan, teacher: Teacher, graph: Graph, wanted: Wanted, run
     request = Request(distilled.surrogate, *how)
     kind = LinkExplanations if teacher.level == 'edge' else NodeExplanations
     place = Place(distilled.decomposition, graph)
-    if found.top is None:
-        return kind(cast(Rows, found.rows).matrix(graph.num_nodes), None, trust, None, request, place)
-    change = rule.change(distilled, state, question, trust, found.top[2])
-    certificate = judge(distilled, question, trust, change, plan.doubt)
-    return kind(None, found.top[:2], trust, certificate, request, place)
+    scores, certificate, top = found.rows, None, None if found.top is None else found.top[:2]
+    if found.top is not None:
+        change = rule.change(distilled, state, question, trust, found.top[2])
+        certificate = judge(distilled, question, trust, change, plan.doubt)
+    if wanted.certify and teacher.model is not None:
+        asker = Asker.of(teacher, graph, distilled.outputs, distilled.memo)
+        scored = cast(Rows, scores) if top is None else _listed(*top)
+        measured = measure_each(asker, question, scored, plan.view.mask if top is None else 'top', run)
+        certificate = replace(certificate or Certificate(outputs), measured=measured)
+    matrix = None if scores is None else scores.matrix(graph.num_nodes)
+    return kind(matrix, top, trust, certificate, request, place)
+
+
+def _listed(nodes: Tensor, scores: Tensor) -> Rows:
+    r"""Rows of the nodes [B, k] that are not padding."""
+    return Rows((nodes >= 0).sum(dim=1), nodes[nodes >= 0], scores[nodes >= 0])
 
 
 def explain_together(plan: Plan, teacher: Teacher, graph: Graph, wanted: Wanted, run: Run) -> NodeExplanations:

@@ -126,11 +126,11 @@ class Plan:
                 graph.operators[other.surrogate.flow, operator.value.dtype] = operator
             with torch.no_grad():
                 distilled = self._distil(teacher, graph, run, known)
+            if not is_current(distilled):
+                warn_about_randomness()
             warn_if_not_converged(distilled)
             if known is None:
                 warn_about_graphs(distilled.surrogate.report)
-            if not is_current(distilled):
-                warn_about_randomness()
             return distilled
 
         if self.cache is None or not keep:

@@ -74,7 +74,7 @@ def _draw_reliability(axes: Any, report: TrustReport, theme: Theme) -> None:
     colors = {'trustworthy': theme.away, 'doubtful': theme.toward}
     axes.barh(range(len(rows)), means, color=[colors.get(row.verdict, theme.line) for row in rows])
     axes.errorbar(means, range(len(rows)), xerr=[low, high], fmt='none', ecolor=theme.text, capsize=3)
-    names = [row.verdict.replace(' by this surrogate', '') for row in rows]
+    names = [row.verdict for row in rows]
     counts = [f'{row.num_checked} checked,\n{row.faithful:.0%} kept' for row in rows]
     axes.set_yticks(range(len(rows)), [f'{name}\n{count}' for name, count in zip(names, counts, strict=True)])
     axes.set_ylim(len(rows) - 0.5, -0.5)

@@ -1,29 +1,32 @@
-r"""What an explanation is worth, as far as the surrogate can tell: numbers, a verdict, and a sentence."""
+r"""What an explanation is worth: numbers, a verdict, and a sentence, by asking the model or else by its surrogate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from pyg_dnx.distill.distill import Distilled, Trust
+from pyg_dnx.results.measured import DOUBTFUL, NOT_EXPLAINED, TRUSTWORTHY, VERDICTS, Measured
 from pyg_dnx.scores.question import Question
 from pyg_dnx.scores.rules import Change
 
-VERDICTS = ('trustworthy', 'doubtful', 'not explained by this surrogate')
-TRUSTWORTHY, DOUBTFUL, NOT_EXPLAINED = range(3)
 DEFAULT_DOUBT = 0.2
+NAMES = {'keeps': 'keeping preserves the prediction', 'changes': 'removing changes it'}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Certificate:
-    r"""What explanations under a mask are worth, at each explained node. Printed, it is a sentence, or a table of many.
+    r"""What explanations under a mask are worth, at each explained output. Printed, it is a sentence, or a table.
 
     Attributes:
-        index (Tensor): The explained nodes [B].
-        verdict (Tensor): 0 for trustworthy, 1 for doubtful, 2 for not explained by this surrogate, [B].
+        index (Tensor): The explained outputs [B].
+        verdict (Tensor): 0 for trustworthy, 1 for doubtful, 2 for not explained, [B]: as measured, else as estimated.
+        measured (Measured, optional): What the model answered; ``None`` if it was not asked. What follows is what is
+            known of an algorithm of this package without asking.
+        estimate (Tensor): The verdict by the surrogate alone, [B].
         surrogate_agreement (Tensor): Whether the surrogate predicts the model's class, [B].
         distillation_error (Tensor): The distance between its class probabilities (or outputs) and the model's, [B].
         bias_decides (Tensor): Whether its class comes from the bias, and not from nodes, [B].
@@ -35,25 +38,30 @@ class Certificate:
         expected_unfaithfulness (Tensor): How far the mask moves its probabilities, plus twice the distillation error:
             the unfaithfulness to the model if the surrogate errs under the mask as it does without, [B]. For ProbeDnX,
             plus that error once, as it was made under masks.
-        doubt (float): The expected unfaithfulness above which an explanation is doubtful.
+        doubt (float): The expected unfaithfulness above which the estimate is doubtful.
         num_hops (int): The surrogate's number of hops.
         ridge (float): Its ridge.
-        probe_r2 (Tensor, optional): For ProbeDnX, the share of the variance of answers that is foretold, [B]. What
-            stands for the surrogate there is the local fit, which agrees if this is positive.
+        probe_r2 (Tensor, optional): For ProbeDnX, R² of the local fit, each pair of probes predicted from the others,
+            [B]. What stands for the surrogate there is the local fit, which agrees if this is positive.
     """
 
     index: Tensor
-    verdict: Tensor
-    surrogate_agreement: Tensor
-    distillation_error: Tensor
-    bias_decides: Tensor
-    bias_evidence: Tensor
-    mask_bound: Tensor
-    expected_unfaithfulness: Tensor
-    doubt: float
-    num_hops: int
-    ridge: float
+    measured: Measured | None = None
+    estimate: Tensor | None = None
+    surrogate_agreement: Tensor | None = None
+    distillation_error: Tensor | None = None
+    bias_decides: Tensor | None = None
+    bias_evidence: Tensor | None = None
+    mask_bound: Tensor | None = None
+    expected_unfaithfulness: Tensor | None = None
+    doubt: float | None = None
+    num_hops: int | None = None
+    ridge: float | None = None
     probe_r2: Tensor | None = None
+
+    @property
+    def verdict(self) -> Tensor:
+        return cast(Tensor, self.estimate) if self.measured is None else self.measured.verdict
 
     def at(self, places: Tensor) -> Certificate:
         r"""The same for some of the explained nodes."""
@@ -63,61 +71,56 @@ class Certificate:
             for name, value in vars(self).items()
             if isinstance(value, Tensor) and value.dim() > 0 and value.size(0) == size
         }
-        return replace(self, **rows)
+        return replace(self, **rows, measured=None if self.measured is None else self.measured.at(places))
+
+    def to_dict(self) -> dict[str, Any]:
+        r"""What it holds, by name."""
+        return {**vars(self), 'measured': None if self.measured is None else self.measured.to_dict()}
+
+    @staticmethod
+    def from_dict(content: dict[str, Any]) -> Certificate:
+        content = {{'verdict': 'estimate'}.get(name, name): value for name, value in content.items()}  # of older files
+        measured = content.pop('measured', None)
+        return Certificate(**content, measured=measured and Measured.from_dict(measured))
 
     def __str__(self) -> str:
         if self.index.numel() == 1:
             return self.sentence(0)
         share = torch.bincount(self.verdict, minlength=len(VERDICTS)).double() / max(1, self.index.numel())
-        rows = [('explained nodes', f'{self.index.numel():,}')]
-        rows += [(name, f'{value:.1%}') for name, value in zip(VERDICTS, share.tolist(), strict=True)]
-        rows.append(('expected unfaithfulness', f'{float(self.expected_unfaithfulness.median()):.3f} (median)'))
+        how = ' (estimated)' if self.measured is None else ''
+        rows = [('explained outputs', f'{self.index.numel():,}')]
+        rows += [(f'{name}{how}', f'{value:.1%}') for name, value in zip(VERDICTS, share.tolist(), strict=True)]
+        if self.measured is None and self.expected_unfaithfulness is not None:
+            rows.append(('expected unfaithfulness', f'{float(self.expected_unfaithfulness.median()):.3f} (median)'))
+        elif self.measured is not None and self.measured.is_random:
+            rows.append(('model', 'answers at random'))
+        elif self.measured is not None:
+            for name in ('keeps', 'changes'):
+                rows.append((NAMES[name], f'{float(getattr(self.measured, name).double().mean()):.1%}'))
         return '\n'.join(f'{name:<32} {value}' for name, value in rows)
 
     def sentence(self, b: int) -> str:
-        r"""The verdict on explanation ``b``, why, and what to do about it."""
-        expected = f'{float(self.expected_unfaithfulness[b]):.2g}'
-        remedy = (
-            f"try another 'num_hops' (got {self.num_hops}), 'auto' among them, a lower 'ridge' (got {self.ridge:g}), "
-            f'or ProbeDnX'
-        )
-        if self.probe_r2 is not None:
-            return self._sentence_on_probes(b, expected, float(self.probe_r2[b]))
-        if self.verdict[b] == NOT_EXPLAINED:
-            return f'Not explained by this surrogate, which disagrees with the model: {remedy}.'
-        if self.verdict[b] == TRUSTWORTHY:
-            return f'Trustworthy: the surrogate agrees with the model, and the expected unfaithfulness is {expected}.'
-        if self.bias_decides[b]:
-            return (
-                f'Doubtful: the class comes from the bias ({float(self.bias_evidence[b]):+.2g}), which is in no node: '
-                f"measure the explanation with 'check', and see what speaks for the class with score='target'."
-            )
-        return (
-            f'Doubtful: the expected unfaithfulness is {expected}, more than {self.doubt:.2g}: {remedy}; '
-            f"or measure it with 'check'."
-        )
+        r"""The verdict on explanation ``b``, what was seen, and what to do about it."""
+        if self.measured is not None:
+            return self.measured.sentence(b)
+        verdict, known = int(self.verdict[b]), {name: value[b] for name, value in vars(self).items() if _is_row(value)}
+        stands = 'the surrogate' if self.probe_r2 is None else f'the local fit (R² {float(known["probe_r2"]):.2g})'
+        if verdict == NOT_EXPLAINED:
+            why = f'{stands} disagrees with the model'
+        elif verdict == DOUBTFUL and bool(known['bias_decides']):
+            evidence = f'({float(known["bias_evidence"]):+.2g})'
+            why = f'the class comes from the bias {evidence}, which is in no node'
+            if self.probe_r2 is not None:
+                why = f'the model predicts this class even with all features blanked {evidence}'
+        else:
+            why = f'{stands} agrees with the model, and ' if verdict == TRUSTWORTHY else ''
+            why += f'the expected unfaithfulness is {float(known["expected_unfaithfulness"]):.2g}'
+            why += f', more than {self.doubt:.2g}' if verdict == DOUBTFUL else ''
+        return f"{VERDICTS[verdict].capitalize()} (estimated): {why}. Measure it with 'certify'."
 
-    def _sentence_on_probes(self, b: int, expected: str, r2: float) -> str:
-        foretold = f'R² of {r2:.2g}'
-        if self.verdict[b] == NOT_EXPLAINED:
-            return (
-                f"Not explained by these probes, which don't foretell one another ({foretold}): pass more "
-                f"'num_probes', or measure the explanation with 'check'."
-            )
-        if self.verdict[b] == TRUSTWORTHY:
-            return (
-                f'Trustworthy as far as probes tell, which foretell one another ({foretold}): the expected '
-                f"unfaithfulness is {expected}. To be sure, measure it with 'check'."
-            )
-        if self.bias_decides[b]:
-            return (
-                f'Doubtful: on balance no node speaks for it, as the model says it of blank features, too '
-                f"({float(self.bias_evidence[b]):+.2g}): measure the explanation with 'check'."
-            )
-        return (
-            f'Doubtful: the expected unfaithfulness is {expected}, more than {self.doubt:.2g} ({foretold}): pass more '
-            f"'num_probes', or measure it with 'check'."
-        )
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0
 
 
 def judge(distilled: Distilled, question: Question, trust: Trust, change: Change, doubt: float) -> Certificate:
@@ -135,7 +138,7 @@ def judge(distilled: Distilled, question: Question, trust: Trust, change: Change
     is_doubtful = (change.expected > doubt) | trust.bias_decides | is_weak
     return Certificate(
         index=question.outputs,
-        verdict=torch.where(trust.surrogate_agreement, is_doubtful.long(), NOT_EXPLAINED),
+        estimate=torch.where(trust.surrogate_agreement, is_doubtful.long(), NOT_EXPLAINED),
         surrogate_agreement=trust.surrogate_agreement,
         distillation_error=trust.distillation_error,
         bias_decides=trust.bias_decides,

@@ -20,8 +20,9 @@ from pyg_dnx.distill.distill import Trust
 from pyg_dnx.distill.surrogate import Surrogate
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.rows import Rows
-from pyg_dnx.results.certificate import VERDICTS, Certificate
+from pyg_dnx.results.certificate import Certificate
 from pyg_dnx.results.explanation import View, build, with_inputs
+from pyg_dnx.results.measured import VERDICTS
 from pyg_dnx.scores.batch import highest
 from pyg_dnx.scores.probe_rule import rule_from_dict, state_from_dict
 from pyg_dnx.scores.question import Question
@@ -186,8 +187,7 @@ class NodeExplanations:
         r"""The explanations with one of some verdicts: ``'trustworthy'``, ``'doubtful'`` or ``'not explained'``."""
         if self.certificate is None:
             raise ValueError("'certificate' must be known to filter by verdict (got None): explain with 'top_k'")
-        short = tuple(name.removesuffix(' by this surrogate') for name in VERDICTS)
-        chosen = [short.index(options.choice('verdicts', verdict, short)) for verdict in verdicts]
+        chosen = [VERDICTS.index(options.choice('verdicts', verdict, VERDICTS)) for verdict in verdicts]
         codes = torch.tensor(chosen, device=self.index.device)
         return self._at(torch.isin(self.certificate.verdict, codes).nonzero().view(-1))
 
@@ -276,7 +276,10 @@ class NodeExplanations:
                 column, scores = self.scores.col_indices()[start:stop], self.scores.values()[start:stop]
             of_node = {'node': self.index, **self._trust.to_dict()}
             if self.certificate is not None:
-                of_node |= {name: getattr(self.certificate, name) for name in ('expected_unfaithfulness', 'verdict')}
+                known = {name: getattr(self.certificate, name) for name in ('expected_unfaithfulness', 'verdict')}
+                of_node |= {name: value for name, value in known.items() if value is not None}
+                if self.certificate.measured is not None:
+                    of_node |= {name: getattr(self.certificate.measured, name) for name in ('kept', 'removed')}
             repeated = {name: values[part].repeat_interleave(count) for name, values in of_node.items()}
             others: dict[str, Any] = {'neighbour': column}
             if self._request.types is not None:
@@ -315,7 +318,7 @@ class NodeExplanations:
             'scores': None if self.scores is None else list(_rows(self.scores)),
             'top': None if self._top is None else list(self._top),
             'trust': self._trust.to_dict(),
-            'certificate': None if self.certificate is None else vars(self.certificate),
+            'certificate': self.certificate and self.certificate.to_dict(),
             'surrogate': request.surrogate.to_dict(),
             'rule': request.rule.to_dict(),
             'state': None if state is None else state.to_dict(),
@@ -406,7 +409,7 @@ def _from_dict(content: dict[str, Any]) -> NodeExplanations:
     )
     scores = None if content['scores'] is None else Rows(*content['scores']).matrix(request.num_nodes)
     top = None if content['top'] is None else tuple(content['top'])
-    certificate = content['certificate'] and Certificate(**content['certificate'])
+    certificate = content['certificate'] and Certificate.from_dict(content['certificate'])
     return NodeExplanations(scores, top, Trust(**content['trust']), certificate, request, None)
 
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from torch import Tensor
 
 from pyg_dnx.distill.distill import Distilled, Trust
 
 SHARE_TO_WARN = 0.1  # of explained outputs
-_NOT_THE_USER = {'pyg_dnx', 'torch', 'torch_geometric'}
+REMEDY = "Ask the model what an explanation is worth, with 'pyg_dnx.certify'."
+_NOT_THE_USER = {'pyg_dnx', 'torch', 'torch_geometric', 'contextlib'}
+_said: ContextVar[list[str] | None] = ContextVar('said', default=None)  # in the present call
 
 
 class SurrogateWarning(UserWarning):
@@ -25,13 +30,26 @@ def _level_of_user() -> int:
     return level
 
 
+@contextmanager
+def one_warning() -> Iterator[None]:
+    r"""Within it, the first warning is shown and no further one."""
+    if _said.get() is not None:
+        yield
+        return
+    token = _said.set([])
+    try:
+        yield
+    finally:
+        _said.reset(token)
+
+
 def warn_if_not_converged(distilled: Distilled) -> None:
     r"""Warns if the solver stopped short of the optimum."""
     report = distilled.surrogate.report
     if not report.converged:
         _warn(
             f'The distillation did not converge (solver {report.solver!r}, ridge {report.ridge:g}), so that scores may '
-            f"change with the slightest change of the model: pass a larger 'ridge', or rescale 'x'"
+            f"change with the slightest change of the model: pass a larger 'ridge'"
         )
 
 
@@ -63,38 +81,29 @@ def warn_about_sharing(name: str) -> None:
 def warn_if_doubtful(trust: Trust, distilled: Distilled, nodes: Tensor, doubt: float, has_target: bool) -> None:
     r"""Warns if more than a tenth of the explanations are not explained, or doubtful whatever their masks are."""
     agreement, bias_decides, error = trust.surrogate_agreement, trust.bias_decides, trust.distillation_error
-    limit = 0.5 * doubt * distilled.unit
+    limit = (0.5 if trust.probe_r2 is None else 1.0) * doubt * distilled.unit
     # Most explanations are of one node, where reductions would only cost time.
     worst = (agreement, bias_decides, error)
     if nodes.numel() > 1:
         worst = (agreement.all(), bias_decides.any(), error.max())
     if bool(worst[0]) and not bool(worst[1]) and float(worst[2]) <= limit:
         return
-    disagrees, errs = ~agreement, error > limit
-    report, num_hops = distilled.surrogate.report, distilled.surrogate.num_hops
-    if trust.probe_r2 is not None:
-        if _share(disagrees) > SHARE_TO_WARN:
-            _warn("Probes don't explain the model where 'probe_r2' is not positive. Try more 'num_probes'.")
-        elif _share(error > 2.0 * limit) > SHARE_TO_WARN:
-            _warn(
-                f"Explanations are doubtful where 'distillation_error' is above {2.0 * limit:g}. Try more 'num_probes'."
-            )
-        return
-    remedy = (
-        f"another 'num_hops' (got {num_hops}), 'auto' among them, a lower 'ridge' (got {report.ridge:g}), or ProbeDnX"
-    )
+    disagrees, report = ~agreement, distilled.surrogate.report
     if _share(disagrees) > SHARE_TO_WARN:
+        if trust.probe_r2 is not None:
+            _warn(f"Probes don't explain the model where 'probe_r2' is not positive. {REMEDY}")
+            return
         where = f'node {int(nodes[0])}' if nodes.numel() == 1 else f'{int(disagrees.sum())} of {nodes.numel()} nodes'
         _warn(
             f'The surrogate disagrees with the model at {where}, so that this explanation may not speak for the model '
-            f'(agreement on the whole graph: {report.agreement:.1%}). Try {remedy}.'
+            f'(agreement on the whole graph: {report.agreement:.1%}). {REMEDY}'
         )
-    elif _share(errs) > SHARE_TO_WARN:  # no numbers of this node, so that Python shows it once
-        _warn(f"Explanations are doubtful where 'distillation_error' is above {limit:g}. Try {remedy}.")
-    elif not has_target and _share(bias_decides) > SHARE_TO_WARN:
+    elif _share(error > limit) > SHARE_TO_WARN:  # no numbers of this node, so that Python shows it once
+        _warn(f"Explanations are doubtful where 'distillation_error' is above {limit:g}. {REMEDY}")
+    elif not has_target and trust.probe_r2 is None and _share(bias_decides) > SHARE_TO_WARN:
         _warn(
             "Explanations are doubtful where 'bias_decides': the surrogate's class comes from its bias, and scores may "
-            "point to another one. Try score='target'."
+            f'point to another one. {REMEDY}'
         )
 
 
@@ -103,4 +112,9 @@ def _share(flags: Tensor) -> float:
 
 
 def _warn(text: str, category: type[Warning] = SurrogateWarning) -> None:
+    said = _said.get()
+    if said:
+        return
+    if said is not None:
+        said.append(text)
     warnings.warn(text, category, stacklevel=_level_of_user())

@@ -79,6 +79,14 @@ class Table:
         return found[:, None] if self.kind == 'node' else found
 
 
+def values_at(rows: Rows, other: Rows) -> Tensor:
+    r"""The values of ``other`` at the entries of ``rows``, and zero where it has none, [nnz]."""
+    owners = [torch.repeat_interleave(each.length) for each in (other, rows)]
+    at, is_there = _find(owners[0], other.column.long(), owners[1], rows.column)
+    found = other.value.new_zeros(rows.column.numel())
+    return torch.where(is_there, other.value[at], found) if other.value.numel() > 0 else found
+
+
 def _find(groups: Tensor, ids: Tensor, other_groups: Tensor, other_ids: Tensor) -> tuple[Tensor, Tensor]:
     r"""Where each pair of the others is among the first pairs, and whether it is there."""
     size = 1 + max(int(every.max()) if every.numel() > 0 else 0 for every in (ids, other_ids))
@@ -129,10 +137,8 @@ def seen(graph: Graph, outputs: Tensor, kind: str, num_hops: int | None, flow: s
         flow: The direction of messages.
         level: What the outputs are of.
     """
-    size, device, num_features = outputs.numel(), outputs.device, graph.x.size(1)
-    if kind == 'feature':
-        inside = graph.x.new_ones(size, num_features, dtype=torch.bool)
-    elif level == 'graph':
+    size, device = outputs.numel(), outputs.device
+    if level == 'graph':
         inside = graph.batch == outputs[:, None]
         if kind == 'edge':
             inside = inside[:, graph.edge_index[0]]
@@ -168,9 +174,13 @@ def _near(graph: Graph, outputs: Tensor, kind: str, num_hops: int, flow: str, le
 
 def _entries(graph: Graph, rows: Rows, kind: str) -> Rows:
     r"""Of nodes, the features that are not zero, if it is these that are asked about."""
-    if kind != 'entry':
+    if kind not in ('entry', 'feature'):
         return rows
     place, feature = graph.x[rows.column].nonzero(as_tuple=True)
     owner = torch.repeat_interleave(rows.length)[place]
-    column = rows.column[place] * graph.x.size(1) + feature
+    if kind == 'feature':
+        key = torch.unique(owner * graph.x.size(1) + feature)
+        owner, column = key // graph.x.size(1), key % graph.x.size(1)
+    else:
+        column = rows.column[place] * graph.x.size(1) + feature
     return Rows(torch.bincount(owner, minlength=rows.length.numel()), column, torch.ones_like(column))

@@ -137,6 +137,15 @@ class Teacher:
         tables = run.each('outputs', 1, num_outputs(graph, self.level), lambda _: [cast(Tensor, found)])
         return replace(self, given=tables[0][0])
 
+    def redrawn(self, graph: Graph, seed: int) -> Tensor:
+        r"""What the model says of all outputs if random numbers start from a ``seed``, [O, C]."""
+        devices = [graph.x.device] if graph.x.device.type == 'cuda' else []
+        with torch.random.fork_rng(devices):
+            torch.default_generator.manual_seed(seed)
+            if devices:
+                torch.cuda.manual_seed(seed)
+            return to_targets(self.query(graph), self.config, torch.float64, graph.x.device)[0]
+
     @property
     def level(self) -> str:
         r"""What the model predicts something of."""

@@ -17,6 +17,7 @@ from pyg_dnx.graph.readout import num_outputs
 from pyg_dnx.graph.rows import Rows, ragged
 from pyg_dnx.results.aim import Aim
 from pyg_dnx.results.by_type import packed, unpacked
+from pyg_dnx.results.measured import kind_of
 from pyg_dnx.run import Run
 from pyg_dnx.scores.question import outputs_of
 from pyg_dnx.teacher.local import Local
@@ -26,7 +27,6 @@ from pyg_dnx.trust.measure import graph_of, masks_of
 from pyg_dnx.trust.swaps import Outcome, Search, improve
 
 WIDTH = 32  # swaps that are tried in a round
-NOUNS = {'node': 'nodes', 'edge': 'edges', 'feature': 'features', 'entry': 'features of nodes'}
 
 
 @dataclass(frozen=True)
@@ -166,11 +166,7 @@ def _groups(explanations: Iterable[Explanation]) -> Iterator[list[Explanation]]:
 
 def _kind(explanation: Explanation) -> str:
     node_mask, _ = masks_of(explanation)
-    if node_mask is None:
-        return 'edge'
-    if node_mask.size(1) == 1:
-        return 'node'
-    return 'feature' if node_mask.size(0) == 1 else 'entry'
+    return 'edge' if node_mask is None else kind_of(node_mask)
 
 
 class _Group:
@@ -210,7 +206,7 @@ class _Group:
         score = explanation.get(names.get(self.kind, 'node_score'))
         return mask if score is None or score.numel() != mask.numel() else score.detach().view(-1)
 
-    def with_mask(self, place: int, units: Tensor) -> Explanation:
+    def with_mask(self, place: int, units: Tensor, num_evaluations: int) -> Explanation:
         r"""The explanation under another mask, which keeps some units."""
         explanation = copy.copy(self.explanations[place])
         name = 'edge_mask' if self.kind == 'edge' else 'node_mask'
@@ -219,6 +215,7 @@ class _Group:
         explanation[name] = mask
         if name == 'node_mask' and 'edge_mask' in explanation:
             explanation.edge_mask = None
+        explanation.num_evaluations = num_evaluations
         return explanation
 
 
@@ -245,7 +242,9 @@ def _refine(group: _Group, sizes: list[int | float | None], nested: bool, num_ma
         for suffix, side in (('_before', 'start'), ('', 'now'))
     }
     return Refined(
-        explanations=[group.with_mask(search.owner, units[search.owner][search.inside]) for search in rows],
+        explanations=[
+            group.with_mask(search.owner, units[search.owner][search.inside], 2 * search.num_masks) for search in rows
+        ],
         index=group.outputs[torch.tensor([search.owner for search in rows], device=device)],
         size=torch.tensor([int(search.inside.sum()) for search in rows], device=device),
         num_evaluations=torch.tensor([2 * search.num_masks for search in rows], device=device),

@@ -3,27 +3,30 @@ r"""How far to trust an explanation at hand, and where a surrogate speaks for it
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch_geometric.explain import Explainer, Explanation
-from torch_geometric.explain.config import ModelMode
+from torch_geometric.explain.config import ExplanationType, ModelMode
 
 from pyg_dnx import options
 from pyg_dnx.distill.cache import SurrogateCache
 from pyg_dnx.distill.distill import Distilled
 from pyg_dnx.distill.surrogate import Report
-from pyg_dnx.explainers.base import algorithm_of
+from pyg_dnx.explainers.base import DistillAndExplain, algorithm_of
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import num_outputs
 from pyg_dnx.results.by_type import packed
-from pyg_dnx.results.certificate import VERDICTS, Certificate, judge
+from pyg_dnx.results.certificate import Certificate, judge
+from pyg_dnx.results.measured import VERDICTS, Asker, measure, tables_of
+from pyg_dnx.results.warnings import one_warning
 from pyg_dnx.run import Run
 from pyg_dnx.scores.attribution import attribute
-from pyg_dnx.scores.question import outputs_of
+from pyg_dnx.scores.question import Question, outputs_of
+from pyg_dnx.teacher.teacher import Teacher
 from pyg_dnx.trust.measure import check_own, graph_of, masks_of
 
 if TYPE_CHECKING:
@@ -34,21 +37,32 @@ CONFIDENCES = (0.0, 0.5, 0.7, 0.9, 0.99)
 _NORMAL_95 = 1.959964
 
 
+@one_warning()
 def certify(explainer: Explainer, explanation: Explanation) -> Certificate:
-    r"""Says what an explanation is worth, from the surrogate alone: the model is not evaluated if it is cached.
+    r"""Says what an explanation is worth, by asking the model.
 
-    The exception is ProbeDnX with a ``shortlist``, about which the model is asked again.
+    The model is asked with what the masks keep and without it, and the same of 20 random masks of the same size, on
+    copies of the neighbourhood. The explanation is
 
-    It judges the masks that the explanation has now, after a threshold say, and both if there are two.
+    - **trustworthy** if keeping preserves the prediction, and the probability of the class that is kept, and that
+      removing takes, are above those of at least 19 random masks (ties count half);
+    - **not explained** if keeping loses the prediction and removing does not change it, or neither probability is above
+      that of half of the random masks, or the model answers at random;
+    - **doubtful** otherwise.
+
+    It judges the masks that the explanation has now, after a threshold say, and both if there are two. What the
+    surrogate says of them is there beside.
 
     Args:
-        explainer (Explainer): An explainer with an algorithm of this package.
+        explainer (Explainer): The explainer of the model, with any algorithm.
         explanation (Explanation): What it returned, or an item of what ``explain_nodes`` did.
     """
     explanation = packed(explanation, explainer.model)
-    algorithm, graph = algorithm_of(explainer), graph_of(explanation)
-    plan, run = algorithm.plan, Run(algorithm.max_memory)
-    teacher, masks = plan.teacher(explainer.model, graph), masks_of(explanation)
+    graph, masks = graph_of(explanation), masks_of(explanation)
+    if not isinstance(explainer.algorithm, DistillAndExplain):
+        return _of_any(explainer, explanation, graph, masks)
+    plan = explainer.algorithm.plan
+    teacher, run = plan.teacher(explainer.model, graph), Run(explainer.algorithm.max_memory)
     distilled = plan.distilled(teacher, graph, run)
     outputs = outputs_of(explanation.get('index'), num_outputs(graph, plan.level), graph.x.device)
     with torch.no_grad():
@@ -59,7 +73,25 @@ def certify(explainer: Explainer, explanation: Explanation) -> Certificate:
         kept = attribute(distilled.decomposition, question, effects, run).masked(graph.x, *masks)
         trust = effects.trust or distilled.trust(outputs)
         change = rule.change(distilled, state, question, trust, kept)
-    return judge(distilled, question, trust, change, plan.doubt)
+        asker = Asker.of(teacher, graph, distilled.outputs, distilled.memo)
+        measured = measure(asker, question, tables_of(asker, outputs, *masks), plan.recipe.how, run)
+    measured = replace(measured, is_refined=explanation.get('num_evaluations') is not None)
+    return replace(judge(distilled, question, trust, change, plan.doubt), measured=measured)
+
+
+def _of_any(
+    explainer: Explainer, explanation: Explanation, graph: Graph, masks: tuple[Tensor | None, Tensor | None]
+) -> Certificate:
+    r"""What an explanation of another algorithm is worth."""
+    teacher = Teacher(explainer.model, explainer.model_config)
+    is_given = explainer.explanation_type == ExplanationType.phenomenon
+    with torch.no_grad():
+        answers = teacher.outputs(graph).values
+        outputs = outputs_of(explanation.get('index'), answers.size(0), graph.x.device)
+        asker = Asker.of(teacher, graph, answers)
+        question = Question(outputs, target=explanation.target if is_given else None)
+        measured = measure(asker, question, tables_of(asker, outputs, *masks))
+    return Certificate(outputs, replace(measured, is_refined=explanation.get('num_evaluations') is not None))
 
 
 class Group(NamedTuple):
@@ -94,6 +126,7 @@ class TrustReport:
             similar in-degree, and for nodes where the model is similarly confident; for regression, by degree only.
         confusion (list, optional): How many nodes of each of the model's classes (rows) the surrogate puts in each.
         reliability (list): A :class:`Reliability` for each verdict, measured on a sample of nodes.
+        is_random (bool): Whether the model answers otherwise when it is asked again.
     """
 
     report: Report
@@ -102,6 +135,7 @@ class TrustReport:
     by_confidence: list[Group]
     confusion: list[list[int]] | None
     reliability: list[Reliability]
+    is_random: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         r"""The report as numbers, strings, lists and dictionaries, for JSON say."""
@@ -109,7 +143,13 @@ class TrustReport:
         rows = {name: [group._asdict() for group in groups] for name, groups in tables.items()}
         reliability = [row._asdict() for row in self.reliability]
         confusion = self.confusion and [list(row) for row in self.confusion]
-        return {'report': asdict(self.report), **rows, 'confusion': confusion, 'reliability': reliability}
+        return {
+            'report': asdict(self.report),
+            **rows,
+            'confusion': confusion,
+            'reliability': reliability,
+            'is_random': self.is_random,
+        }
 
     def plot(self, path: str | PathLike[str] | None = None, *, theme: str = 'light') -> Figure:
         r"""Draws the report with matplotlib, and returns the figure: see :func:`pyg_dnx.plot.report`."""
@@ -119,6 +159,8 @@ class TrustReport:
 
     def __str__(self) -> str:
         lines = [str(self.report)]
+        if self.is_random:
+            lines.append('The model answers at random: make it deterministic in evaluation mode.')
         tables = {'class': self.by_class, 'in-degree': self.by_degree, 'confidence': self.by_confidence}
         for title, groups in tables.items():
             if groups:
@@ -134,6 +176,7 @@ class TrustReport:
         return '\n'.join(lines)
 
 
+@one_warning()
 def trust_report(
     explainer: Explainer,
     x: Tensor,
@@ -207,7 +250,7 @@ def _report(explainer: Explainer, graph: Graph, distilled: Distilled, wanted: _S
     generator = torch.Generator(device='cpu').manual_seed(wanted.seed)
     sample = torch.randperm(num_nodes, generator=generator, device='cpu')[: wanted.num_checks].to(graph.x.device)
     own = run.share(sample.numel())
-    found, parts = torch.zeros(0, dtype=torch.long, device=sample.device), []
+    found, parts, certificates = torch.zeros(0, dtype=torch.long, device=sample.device), [], []
     if len(own) > 0:
         explained = algorithm.explain_nodes(
             explainer.model,
@@ -219,7 +262,8 @@ def _report(explainer: Explainer, graph: Graph, distilled: Distilled, wanted: _S
             **graph.kwargs,
         )
         parts = list(explained)
-        found = torch.cat([certify(explainer, explanation).verdict for explanation in parts])
+        certificates = [certify(explainer, explanation) for explanation in parts]
+        found = torch.cat([certificate.verdict for certificate in certificates])
     verdict = run.cat(found).long()
     measured = check_own(explainer, parts, run)
     if measured.fidelity_minus is None:
@@ -231,7 +275,9 @@ def _report(explainer: Explainer, graph: Graph, distilled: Distilled, wanted: _S
         for number, name in enumerate(VERDICTS)
         if bool((verdict == number).any())
     ]
-    return TrustReport(distilled.surrogate.report, by_class, by_degree, by_confidence, confusion, reliability)
+    is_random = any(certificate.measured.is_random for certificate in certificates if certificate.measured is not None)
+    tables = by_class, by_degree, by_confidence, confusion, reliability
+    return TrustReport(distilled.surrogate.report, *tables, is_random=is_random)
 
 
 def _bins(values: Tensor, starts: tuple[float, ...]) -> Tensor:

@@ -120,7 +120,11 @@ def batch_html(batch: NodeExplanations) -> str:
     columns['surrogate agrees'] = ['yes' if agrees else 'no' for agrees in batch.surrogate_agreement[:size].tolist()]
     columns['distillation error'] = [number(error) for error in batch.distillation_error[:size].tolist()]
     if certificate is not None:
-        columns['expected unfaithfulness'] = [number(v) for v in certificate.expected_unfaithfulness[:size].tolist()]
+        if (measured := certificate.measured) is not None:
+            for name, values in (('with it alone', measured.kept), ('without it', measured.removed)):
+                columns[name] = [number(value) for value in values[:size].tolist()]
+        elif (expected := certificate.expected_unfaithfulness) is not None:
+            columns['expected unfaithfulness'] = [number(value) for value in expected[:size].tolist()]
         columns['verdict'] = [NAMES[code] for code in certificate.verdict[:size].tolist()]
     style = 'text-align: left; vertical-align: top; padding: 2px 12px 2px 0'
     head, cell = ''.join(f'<th style="{style}">{name}</th>' for name in columns), f'<td style="{style}">{{}}</td>'

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 from torch_geometric.explain.config import ModelMode
 
-from pyg_dnx.results.certificate import DOUBTFUL, NOT_EXPLAINED, Certificate
+from pyg_dnx.results.certificate import Certificate
+from pyg_dnx.results.measured import DOUBTFUL, NOT_EXPLAINED
 from pyg_dnx.view.scene import Scene, explained_index, level_of, sizes_of, target_type_of
 
 MINUS = '\N{MINUS SIGN}'
@@ -26,6 +27,13 @@ NUMBERS = {
     'probe_r2': 'R² of probes',
     'expected_unfaithfulness': 'expected unfaithfulness',
     'mask_bound': 'mask bound',
+}
+MEASURED = {
+    'before': 'probability of the class',
+    'kept': 'with the explanation alone',
+    'removed': 'without it',
+    'kept_above': 'random masks that keep less',
+    'removed_above': 'random masks that take less',
 }
 UNKNOWN = (
     "no verdict is known, as this explanation doesn't say how far it speaks for the model. Measure it on the model "
@@ -260,7 +268,7 @@ def verdict_on(explanation: Any, certificate: Certificate | None, nodes: list[in
     verdicts = certificate.verdict.detach().cpu()[rows]
     worst = int(rows[verdicts.argmax()])
     code, sentence = int(verdicts.max()), certificate.sentence(worst)
-    sentence = sentence.removeprefix(f'{NAMES[code]}: ')
+    sentence = sentence.partition(': ')[2]
     if rows.numel() > 1:
         counts = torch.bincount(verdicts, minlength=len(NAMES)).tolist()
         tally = ', '.join(f'{count:,} {name.lower()}' for count, name in zip(counts, NAMES, strict=True) if count > 0)
@@ -268,8 +276,9 @@ def verdict_on(explanation: Any, certificate: Certificate | None, nodes: list[in
             f'{rows.numel():,} nodes are explained together: {tally}. The worst, node {int(index[worst])}: {sentence}'
         )
         code = code if max(counts) == rows.numel() else MIXED
-    numbers = _numbers({name: getattr(certificate, name) for name in NUMBERS}, rows)
-    numbers.append(('doubtful above', f'{certificate.doubt:.3g}'))
+    measured = certificate.measured
+    numbers = [] if measured is None else _numbers({name: getattr(measured, name) for name in MEASURED}, rows)
+    numbers += _numbers({name: getattr(certificate, name) for name in NUMBERS}, rows)
     return _verdict(code, sentence, numbers)
 
 
@@ -295,7 +304,7 @@ def _count(flags: Tensor) -> str:
 
 def _numbers(values: dict[str, Tensor | None], rows: Tensor) -> list[tuple[str, str]]:
     found = {name: value.detach().cpu()[rows] for name, value in values.items() if value is not None}
-    return [(NUMBERS[name], _summary(value)) for name, value in found.items()]
+    return [({**NUMBERS, **MEASURED}[name], _summary(value)) for name, value in found.items()]
 
 
 def _summary(value: Tensor) -> str:
