@@ -187,7 +187,9 @@ NODES = {
 EDGES = {
     'random': random(lambda graph: graph.num_edges),
     'FastDnX': ours(FastDnX, edges=True),
-    'ProbeDnX, removed, 512': ours(ProbeDnX, edges=True, how='nodes', num_probes=512),
+    'ProbeDnX': ours(ProbeDnX, edges=True),
+    'ProbeDnX, pairs': ours(ProbeDnX, edges=True, edge_score='pairs'),
+    'ProbeDnX, flow': ours(ProbeDnX, edges=True, edge_score='flow'),
     'GNNExplainer': partial(gnn_explainer, edges=True),
     'PGExplainer': pg_explainer,
     'occlusion, dropped': occlusion('dropped'),

@@ -1,7 +1,7 @@
 r"""Measures explainers of graphs against the model itself, and against the ground truth where there is one.
 
 Results go to `--out`, one line of JSON for each explainer of a model; an interrupted run goes on where it stopped. Then
-it writes docs/graphs_results.md.
+it writes docs/graph_results.md.
 
     python evaluation/graph_level.py --data FOLDER
     python evaluation/graph_level.py --data FOLDER --graphs MUTAG --models GIN --seeds 0 --on validation
@@ -12,6 +12,7 @@ import os.path as osp
 import time
 import warnings
 
+import graph_page
 import torch
 from graph_explainers import EDGES, NODES, answers, units
 from graph_teachers import accuracy, data_of, split, teacher
@@ -68,6 +69,7 @@ def main():
     parser.add_argument(
         '--on', default='test', choices=('test', 'validation'), help='defaults are chosen on the latter'
     )
+    parser.add_argument('--docs', default=graph_page.DOCS, help='where the page goes')
     parser.add_argument('--explainers', nargs='+', help='names of node masks; edge masks begin with "edges: "')
     args = parser.parse_args()
     warnings.simplefilter('ignore')
@@ -88,6 +90,8 @@ def main():
         ways = ('dropped',) if job.explainer.startswith('edges: ') else ('blanked', 'removed')
         record = measure(named[job.explainer], model, graphs, learn[:1000], job.seed, ways)
         store.add(job, {'accuracy': correct, **record})
+    if args.on == 'test' and not args.explainers:
+        graph_page.write(store, args.docs)
 
 
 if __name__ == '__main__':

@@ -1,8 +1,10 @@
 r"""How explainers of graphs are measured, on small graphs."""
 
+import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from graph_level_case import GraphTeacher, small_graphs
@@ -10,6 +12,8 @@ from graph_level_case import GraphTeacher, small_graphs
 sys.path.insert(0, str(Path(__file__).parents[2] / 'evaluation'))
 import graph_explainers
 import graph_level
+import graph_page
+from store import Job, Store
 
 GRAPHS = small_graphs()
 
@@ -71,3 +75,38 @@ def test_kernel_shap_adds_up_and_is_exact_where_the_model_is_linear():
 def test_the_area_is_the_share_of_pairs_in_order():
     truth = torch.tensor([True, False, True, False])
     assert graph_level.area(torch.tensor([3.0, 1.0, 1.0, 2.0]), truth) == pytest.approx(0.625)
+
+
+@pytest.fixture
+def store(tmp_path):
+    found, generator = Store(tmp_path), np.random.default_rng(0)
+    for model in ('GCN', 'GIN'):
+        for name in (*graph_explainers.NODES, *(f'edges: {name}' for name in graph_explainers.EDGES)):
+            ways = ('dropped',) if name.startswith('edges') else ('blanked', 'removed')
+            sides = {'fidelity_plus': generator.integers(2, size=6).tolist(), 'fidelity_minus': [0, 1, 0, 0, 1, 0]}
+            record = {way: dict.fromkeys(('0.1', '0.3'), sides) for way in ways}
+            record |= {'auc': [0.5, 0.7], 'accuracy': 0.8, 'seconds': 0.1}
+            found.add(Job('graphs', 'Mutagenicity', model, 0, name), record)
+    return found
+
+
+def test_a_page_is_written(store, tmp_path):
+    graph_page.write(store, tmp_path)
+    page = (tmp_path / 'graph_results.md').read_text()
+    assert '{' not in page
+    assert 'Mutagenicity GIN 0.80' in page
+    found = json.loads((tmp_path / 'graph_results.json').read_text())['tables']
+    assert found['nodes']['columns'][1:] == ['Mutagenicity, blanked', 'Mutagenicity, removed', 'Mutagenicity, AUC']
+    assert found['nodes']['rows'][0][3] == {'value': pytest.approx(0.6)}
+
+
+def test_differences_are_paired(store):
+    r"""An explainer minus itself is zero whatever is drawn, and the first of the draws is the sample itself."""
+    one = graph_page.draws(store, 'Mutagenicity', 'FastDnX', 'blanked')
+    assert (one - graph_page.draws(store, 'Mutagenicity', 'FastDnX', 'blanked') == 0).all()
+    expected = []
+    for model in ('GCN', 'GIN'):
+        row = store.records[Job('graphs', 'Mutagenicity', model, 0, 'FastDnX')]['blanked']['0.1']
+        plus, good = np.mean(row['fidelity_plus']), 1 - np.mean(row['fidelity_minus'])
+        expected.append(0.0 if plus == 0 else 2 * plus * good / (plus + good))
+    assert one[0] == pytest.approx(np.mean(expected))
