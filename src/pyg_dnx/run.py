@@ -19,6 +19,7 @@ from pyg_dnx import files
 from pyg_dnx.tables import Tables
 
 ENTRIES = 2**20  # numbers at a time: small enough for the processor's cache, large enough for its threads
+SMALL = 2**20  # bytes that are taken whatever 'max_memory' is
 MOST_PARTS = 4096  # of a table
 DIGESTED = 2**24  # bytes at a time
 _log = logging.getLogger('pyg_dnx')
@@ -60,6 +61,14 @@ class Run:
     def bytes(self, device: torch.device) -> int:
         r"""The number of bytes to work in."""
         return self.free(device) // 2 if self.max_memory is None else self.max_memory
+
+    def need(self, least: int, what: str) -> None:
+        r"""Refuses a ``max_memory`` that is too small for ``what`` takes at least."""
+        if self.max_memory is not None and least > max(self.max_memory, SMALL):
+            raise ValueError(
+                f"'max_memory' must be at least {least:,} bytes for {what} (got {self.max_memory:,}): pass so many, or "
+                f'None for half of what is free'
+            )
 
     def bar(self, label: str, unit: str, steps: Iterable[Any] | None = None, **options: Any) -> tqdm[Any]:
         r"""A progress bar over ``steps``, or one to be updated; of several processes, the first has it."""

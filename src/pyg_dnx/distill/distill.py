@@ -42,6 +42,8 @@ HELD_OUT_SHARE = 0.2
 MAX_NODES_TO_CHOOSE_HOPS = 2**16
 MAX_HOPS_OF_UNKNOWN_MODEL = 3
 NEGLIGIBLE = 1e-6  # the share of an output, or of an answer, up to which a sum of scores is rounding
+BYTES_PER_OUTPUT = 40  # that distillation holds at once: its classes, what they should be, and how far off they are
+BYTES_PER_EDGE = 20  # to put edges in order
 MAX_TRUST_SIZE = 2**22  # numbers; up to here, all outputs are judged at once, and single explanations cost less
 
 
@@ -228,6 +230,8 @@ def distill(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Distill
     precise = torch.float64 if (1 + recipe.num_masks) * size <= PRECISE_MAX_SIZE else dtype
     answers = teacher.outputs(graph, precise, run)
     targets, regression = answers.values, teacher.config.mode == ModelMode.regression
+    least = max(BYTES_PER_OUTPUT * targets.numel(), BYTES_PER_EDGE * operator.col.numel())
+    run.need(least, f'{targets.size(0):,} outputs of {targets.size(1)} and {operator.col.numel():,} edges')
 
     def spread(num_hops: int, mask: Tensor | None = None, name: str = 'features') -> Features | Design:
         if run.tables is not None and isinstance(inputs, Tensor):

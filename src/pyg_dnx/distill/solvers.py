@@ -30,6 +30,7 @@ PRECISE_MAX_SIZE = 2**24  # features times nodes; above, float32 and a looser to
 
 
 MASKED_SIZE = 2**24  # numbers in a product under several masks
+BYTES_PER_ENTRY = 48  # of dense features: in float64, with a column of ones, and transposed, and as much again
 MAX_REFINEMENTS = 10  # of least squares, each by REFINEMENT, until one gains no more than a share of the first
 REFINEMENT, RESIDUAL = 1e-4, 1e-11  # evidence is then within 2e-6 (Cora, CiteSeer)
 
@@ -51,12 +52,14 @@ def fit_classifier(
     r"""Fits the multinomial logistic regression of soft targets ``probs`` [N, C] on ``features`` [N, F].
 
     Up to ``PRECISE_MAX_SIZE`` features in all, or by a :class:`Design` of any size, it is solved to its optimum in
-    float64, above to a thousandth of the KL.
+    float64, above to a thousandth of the KL. Features that don't fit into their ``max_bytes`` are gone through chunk
+    by chunk.
     """
     matrix, basis = _matrix(features), zero_sum_basis(probs.double())
     if basis.size(1) == 0:
         return Fit(basis.new_zeros(matrix.num_features, 1), basis.new_zeros(1), 'closed form', True)
-    if isinstance(matrix, Design) or matrix.num_rows * matrix.num_features > PRECISE_MAX_SIZE:
+    num_entries = matrix.num_rows * matrix.num_features
+    if isinstance(matrix, Design) or num_entries > min(PRECISE_MAX_SIZE, matrix.max_bytes // BYTES_PER_ENTRY):
         return _finish(*minimise_kl(matrix, probs.to(matrix.dtype), ridge, basis, progress), basis, 'newton-cg')
     dense, run = matrix.rows(matrix.mine).double(), matrix.run
     used = run.sum(dense.any(dim=0))

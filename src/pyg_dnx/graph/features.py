@@ -19,6 +19,8 @@ from pyg_dnx.run import DEFAULT, Run
 SPARSE_COST = 20  # how many multiplications of dense matrices cost as much as one of a sparse matrix, as measured
 BLOCK_WIDTH = 16  # columns that a block has about: in float32, those of a node are read from memory at once
 CHUNK_SIZE = 2**20  # numbers in a chunk of rows: small enough for the processor's cache, large enough for its threads
+MIN_CHUNK_SIZE = 2**14
+COPIES = 8  # of a chunk that are held at a time, at most: it, its product, and others
 
 
 class Features:
@@ -28,10 +30,14 @@ class Features:
         blocks: The blocks, [N, F_k] each.
         run: The processes that it is shared by.
         num_rows: The number of rows of all processes, if each has but its own.
+        max_bytes: About how many bytes to go through them in.
     """
 
-    def __init__(self, blocks: Sequence[Tensor], run: Run = DEFAULT, num_rows: int | None = None) -> None:
+    def __init__(
+        self, blocks: Sequence[Tensor], run: Run = DEFAULT, num_rows: int | None = None, max_bytes: int = 2**62
+    ) -> None:
         self.blocks = list(blocks)
+        self.max_bytes = max_bytes
         self.run = run
         self.num_rows = self.blocks[0].size(0) if num_rows is None else num_rows
         mine = run.share(self.num_rows) if num_rows is None else range(self.blocks[0].size(0))
@@ -50,11 +56,17 @@ class Features:
 
     def only(self, index: Tensor) -> Features:
         r"""Some rows, in column blocks."""
-        return Features([block[index] for block in self.blocks])
+        return Features([block[index] for block in self.blocks], max_bytes=self.max_bytes)
+
+    @property
+    def step(self) -> int:
+        r"""How many rows a chunk has."""
+        size = max(MIN_CHUNK_SIZE, self.max_bytes // (COPIES * self.dtype.itemsize))
+        return max(1, min(CHUNK_SIZE, size) // self.num_features)
 
     def chunks(self) -> Iterator[tuple[slice, Tensor]]:
         r"""Goes through all rows of this process, [n, F] at a time, numbered from 0."""
-        step, size = max(1, CHUNK_SIZE // self.num_features), self.mine.stop - self.mine.start
+        step, size = self.step, self.mine.stop - self.mine.start
         for first in range(0, size, step):
             rows = slice(first, min(first + step, size))
             yield rows, self.rows(slice(self.mine.start + rows.start, self.mine.start + rows.stop))
@@ -75,10 +87,9 @@ class Features:
 
     def times(self, weight: Tensor, rows: slice) -> Tensor:
         r"""Returns some rows of :math:`S V`."""
-        step = max(1, CHUNK_SIZE // self.num_features)
         parts = [
-            self.rows(slice(first, min(first + step, rows.stop))) @ weight
-            for first in range(rows.start, rows.stop, step)
+            self.rows(slice(first, min(first + self.step, rows.stop))) @ weight
+            for first in range(rows.start, rows.stop, self.step)
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -134,7 +145,7 @@ def propagate(
             propagated = operator @ propagated
         propagated = propagated.to(dtype)
         blocks.append(_to_disk(propagated) if on_disk else propagated)
-    return Features(blocks)
+    return Features(blocks, max_bytes=max_bytes)
 
 
 def propagate_together(

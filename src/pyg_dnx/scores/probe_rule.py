@@ -171,6 +171,7 @@ class Probing(Rule):
                 return distilled.memo.get(key, lambda: self._ask_together(teacher, graph, distilled, run))
             if key in distilled.memo.known or size <= SHARE_OF_MEMORY * run.bytes(graph.x.device):
                 return distilled.memo.get(key, lambda: self._ask(teacher, graph, distilled, None, run))
+            run.need(size // distilled.outputs.size(1), f'the answers to {self.num_probes:,} probes')
             target = question.target
             content = b'' if target is None else target.detach().cpu().double().numpy().tobytes()
             key = (
