@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from graph_level_case import GraphTeacher, batch_of, graph_explainer, small_graphs
 from helpers import dense_adjacency, dense_local_fit, example_graphs
 from models import Teacher, connected, evaluations, explainer
+from torch_geometric.explain import Explainer
 from torch_geometric.nn import GCNConv
 from torch_geometric.utils import scatter
 
@@ -313,3 +315,54 @@ def test_models_that_normalise_are_asked_with_the_degrees_that_are_left():
     algorithm_of('edges', distillation='paper').explain_nodes(model, x, edge_index)
     kept = probe_edge_masks(edge_index, NUM_PROBES).sum(dim=1).tolist()
     assert seen[-NUM_PROBES:] == kept[2:]
+
+
+@pytest.mark.parametrize('kind', ['edges', 'pairs', 'columns', 'entries'])
+def test_graphs_have_the_same_scores_alone_and_in_a_batch(kind):
+    graphs = small_graphs(dtype=torch.float64)
+    model, (node, edge) = GraphTeacher().double().eval(), MASKS['edges' if kind == 'pairs' else kind]
+    options = {'num_probes': NUM_PROBES, 'cache': None, 'edge_score': 'pairs' if kind == 'pairs' else 'probes'}
+    explain = graph_explainer(model, ProbeDnX(**options), node=node, edge=edge)
+    batch, first = batch_of(graphs), 0
+    for number, one in enumerate(graphs):
+        alone = explain(one.x, one.edge_index)
+        found = explain(batch.x, batch.edge_index, batch=batch.batch, index=number)
+        if edge is not None:
+            inside = slice(first, first + one.num_edges)
+            torch.testing.assert_close(found.edge_score[inside], alone.edge_score)
+            assert float(found.edge_score.abs().sum()) == pytest.approx(float(alone.edge_score.abs().sum()))
+            assert float(alone.edge_score.abs().sum()) > 0.0
+            first += one.num_edges
+        elif kind == 'columns':
+            torch.testing.assert_close(found.feature_score, alone.feature_score)
+        else:
+            torch.testing.assert_close(found.node_score[batch.batch == number], alone.node_score)
+
+
+class Pairs(torch.nn.Module):
+    r"""Whether there is a link: by the ends' inner product after one layer."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = GCNConv(3, 4)
+
+    def forward(self, x, edge_index, edge_label_index=None):
+        hidden = self.conv(x, edge_index)
+        source, target = edge_index if edge_label_index is None else edge_label_index.view(2, -1)
+        return (hidden[source] * hidden[target]).sum(dim=1)
+
+
+def test_explained_edges_are_not_dropped():
+    x, edge_index, _ = example_graphs()['undirected']
+    x, model = x.double(), Pairs().double().eval()
+    config = {'mode': 'binary_classification', 'task_level': 'edge', 'return_type': 'raw'}
+
+    def explained(edge_score, **kwargs):
+        options = {'num_probes': NUM_PROBES, 'num_hops': 1, 'cache': None, 'edge_score': edge_score}
+        explain = Explainer(model, ProbeDnX(**options), 'model', config, None, 'object')
+        return explain(x, edge_index, index=2, **kwargs).edge_score
+
+    pairs = {'edge_label_index': torch.tensor([[0, 1, 3], [2, 4, 5]])}
+    assert not torch.allclose(explained('probes', **pairs), explained('flow', **pairs))
+    torch.testing.assert_close(explained('probes'), explained('flow'))
