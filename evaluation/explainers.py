@@ -309,7 +309,9 @@ EDGE_VARIANTS = {
 # Held against one another by what the model answers where edges are dropped.
 DROPPED = {
     'FastDnX': distilled_edges(FastDnX),
+    'FastDnX, drop': distilled_edges(FastDnX, edge_score='drop'),
     'FastDnX, masked': distilled_edges(FastDnX, distillation='masked'),
+    'FastDnX, masked, drop': distilled_edges(FastDnX, distillation='masked', edge_score='drop'),
     'DnX': distilled_edges(DnX),
     'ProbeDnX': distilled_edges(ProbeDnX),
     'ProbeDnX, pairs': distilled_edges(ProbeDnX, edge_score='pairs'),

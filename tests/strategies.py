@@ -168,7 +168,7 @@ def options(draw: st.DrawFn, kind: str, task: str) -> dict[str, Any]:
     found = {
         'num_hops': draw(st.sampled_from([None, 'auto', 0, 1, 2, 3])),
         'ridge': draw(st.sampled_from([None, 1e-4, 1e-2])),
-        'edge_score': draw(st.sampled_from(['flow', 'endpoints', 'geometric'])),
+        'edge_score': draw(st.sampled_from(['flow', 'endpoints', 'geometric', 'drop'])),
         'mask': draw(st.sampled_from(['rank', 'size', 'positive', 'minmax'])),
         'max_memory': draw(st.sampled_from([None, 2000])),
     }

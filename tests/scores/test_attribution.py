@@ -169,6 +169,32 @@ def test_flow_equals_the_sum_over_walks(graph, num_hops, nodes):
     assert set(scores.nonzero().view(-1).tolist()) <= set(inside.tolist())
 
 
+@pytest.mark.parametrize('num_hops', [0, 1, 2, 3])
+@pytest.mark.parametrize('nodes', [[2], [0, 4, 2]])
+def test_dropped_edges_change_degrees(graph, num_hops, nodes):
+    weight = torch.ones(graph.edge_index.size(1)) if graph.edge_weight is None else graph.edge_weight
+    weight = weight.double().requires_grad_()
+    num_nodes = graph.x.size(0)
+    nodes = [node for node in nodes if node < num_nodes] or [0]
+    found = attribute(graph, num_hops, nodes)
+    matrix, loops = torch.zeros(num_nodes, num_nodes, dtype=torch.float64), torch.ones(num_nodes, dtype=torch.float64)
+    for edge, (s, t) in enumerate(graph.edge_index.T.tolist()):
+        if s == t:
+            loops = loops.index_put((torch.tensor(t),), weight[edge])  # the last of them counts
+        else:
+            matrix = matrix.index_put((torch.tensor(t), torch.tensor(s)), weight[edge], accumulate=True)
+    matrix = matrix + loops.diag()
+    scale = matrix.sum(dim=1).rsqrt()
+    power = torch.linalg.matrix_power(scale[:, None] * matrix * scale, num_hops)
+    evidence = (power[nodes] @ found.decomposition.hidden[0] * found.direction).sum()
+    expected = torch.zeros_like(weight)
+    if num_hops > 0 and weight.numel() > 0:
+        expected = weight.detach() * torch.autograd.grad(evidence, weight)[0]
+    inside = torch.zeros(weight.numel(), dtype=torch.bool)
+    inside[found.edges_inside(graph.edge_index)] = True  # others change the degrees of neighbours alone
+    torch.testing.assert_close(found.edge_drop(graph.edge_index), expected * inside, **CLOSE)
+
+
 @pytest.mark.parametrize('num_hops', [1, 2, 3])
 @pytest.mark.parametrize('kind', ['endpoints', 'geometric'])
 def test_edge_scores_from_their_ends(graph, num_hops, kind):
@@ -208,7 +234,7 @@ def test_without_hops_a_node_explains_itself(graph, kind):
     assert list(attribution.flow()) == []
 
 
-KINDS = ['endpoints', 'geometric', 'flow']
+KINDS = ['endpoints', 'geometric', 'flow', 'drop']
 FLOWS = ['source_to_target', 'target_to_source']
 
 

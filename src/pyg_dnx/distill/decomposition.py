@@ -99,6 +99,11 @@ class Decomposition:
                     state = part if state is None else state + part
             yield torch.zeros_like(hidden[0]) if state is None else state
 
+    def tap(self, k: int) -> Tensor:
+        r""":math:`H_k`, [N, C]."""
+        parts = [row[k] * signal for row, signal in zip(self.taps, self.hidden, strict=True)]
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
+
     @cached_property
     def all_states(self) -> list[Tensor]:
         r""":math:`S_0` to :math:`S_L`, [N, C] each."""

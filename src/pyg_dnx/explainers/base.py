@@ -57,7 +57,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         *('num_hops', 'ridge', 'score', 'contrast', 'edge_score', 'mask', 'max_memory', 'doubt'),
         *('distillation', 'num_masks'),
     )
-    _edge_scores: tuple[str, ...] = ('endpoints', 'geometric', 'flow')
+    _edge_scores: tuple[str, ...] = ('endpoints', 'geometric', 'flow', 'drop')
 
     def __init__(
         self,

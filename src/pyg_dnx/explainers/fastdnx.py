@@ -27,8 +27,9 @@ class FastDnXAlgorithm(DistillAndExplain):
         contrast (int or str, optional): Scores nodes by why the model's class (or the given target) rather than this
             one; ``'runner_up'`` is the model's second choice. (default: ``None``)
         edge_score (str): ``'endpoints'`` is the paper's sum of the scores of both ends, ``'geometric'`` the geometric
-            mean of their positive parts, ``'flow'`` what the edge carries in the surrogate, exactly.
-            (default: ``'flow'``)
+            mean of their positive parts, ``'flow'`` what the edge carries in the surrogate, exactly, and ``'drop'`` how
+            much the surrogate's evidence falls with the edge, as other messages count for more then: better for models
+            that normalise or attend, worse for sums and means. (default: ``'flow'``)
         mask (str): How scores become masks in [0, 1]: by ``'rank'`` within the neighbourhood, the ``'positive'`` part
             over its maximum, or ``'minmax'``. These are highest where removing something changes the prediction.
             ``'size'`` ranks scores by size, whatever their signs, for masks to keep: what counts against the class is

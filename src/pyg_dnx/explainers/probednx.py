@@ -37,8 +37,8 @@ class ProbeDnXAlgorithm(DistillAndExplain):
     Args:
         num_hops, ridge, contrast, mask, cache, max_memory, doubt: See :class:`FastDnXAlgorithm`.
         edge_score (str): ``'probes'`` are effects of edges that are really dropped, each by itself, ``'pairs'`` of both
-            directions between two nodes together, which share the effect. ``'endpoints'``, ``'geometric'`` and
-            ``'flow'`` go by the scores of nodes, as in :class:`FastDnXAlgorithm`. (default: ``'probes'``)
+            directions between two nodes together, which share the effect. The other ways go by the
+            scores of nodes, as in :class:`FastDnXAlgorithm`. (default: ``'probes'``)
         num_probes (int, optional): The number of random masks, an even one. Besides what distillation takes, the model
             is evaluated so many times, and once with all nodes blanked. (default: ``1024`` for nodes, and ``512`` for
             graphs)

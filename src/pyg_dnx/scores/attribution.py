@@ -5,7 +5,8 @@ depend on the graph only through the pulled-back signals :math:`B_k = (\tilde{A}
 
 - node j scores :math:`\sum_k \langle H_k[j], B_k[j] \rangle`,
 - its feature f scores :math:`\sum_k X_{jf} \langle \Theta_k[f], B_k[j] \rangle`,
-- the edge u → v carries :math:`\tilde{A}_{vu} \sum_k \langle S_{k+1}[u], B_k[v] \rangle`.
+- the edge u → v carries :math:`\tilde{A}_{vu} \sum_k \langle S_{k+1}[u], B_k[v] \rangle`. Were it dropped, other
+  messages of v would count for more, which ``edge_drop`` takes into account.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class Attribution(ABC):
         r"""What each edge carries, over all steps, [E]."""
 
     @abstractmethod
+    def edge_drop(self, edge_index: Tensor) -> Tensor:
+        r"""By how much the scores would fall with each edge's weight, degrees included, to first order, [E]."""
+
+    @abstractmethod
     def masked(self, x: Tensor, node_mask: Tensor | None, edge_mask: Tensor | None) -> Tensor:
         r"""What masks of features and messages leave of each output's evidence, [B, C], or of its scores, [B, 1]."""
 
@@ -68,6 +73,8 @@ class Attribution(ABC):
             The scores [E], and the ids of the edges that carry a message to an explained output; all others score 0.
         """
         inside = self.edges_inside(edge_index)
+        if kind == 'drop':
+            return self.edge_drop(edge_index), inside
         if kind not in ('endpoints', 'geometric'):  # 'flow', also where edges could not be asked about
             return self.edge_flow(edge_index), inside
         scores = node_score.new_zeros(edge_index.size(1))
@@ -131,6 +138,9 @@ class _Along(Attribution):
             total = total + ((x[self.neighbourhood].to(weight.dtype).T @ signal) * weight).sum(dim=1)
         return total
 
+    def edge_drop(self, edge_index: Tensor) -> Tensor:
+        return PulledBack(self.decomposition, self.outputs, self.direction).edge_drop(edge_index)
+
     def masked(self, x: Tensor, node_mask: Tensor | None, edge_mask: Tensor | None) -> Tensor:
         return self.decomposition.masked(self.outputs, x, node_mask, edge_mask)
 
@@ -185,6 +195,27 @@ class PulledBack(_Along):
         for entry, carried in self.flow():  # an added self-loop's, whose id is -1, goes to the last place
             scores.index_put_((self.decomposition.operator.edge_id[entry],), carried, accumulate=True)
         return scores[:-1]
+
+    def edge_drop(self, edge_index: Tensor) -> Tensor:
+        # With the edge u → v of weight w, the degree of v falls, and all that passes through v rises by w / 2 of it.
+        decomposition, operator = self.decomposition, self.decomposition.operator
+        passing, states = self.direction.new_zeros(operator.num_nodes), decomposition.all_states
+        for k, step in enumerate(self.steps):
+            if k < decomposition.num_hops:  # what arrives there, in step k from the end
+                arriving = states[k][step.nodes] - decomposition.tap(k)[step.nodes]
+                passing.index_add_(0, step.nodes, (arriving * step.signal).sum(dim=1))
+            if k > 0:  # and what leaves in the step before
+                passing.index_add_(0, step.nodes, (states[k][step.nodes] * step.signal).sum(dim=1))
+        inside = self.edges_inside(edge_index)
+        ends = (
+            edge_index[:, inside]
+            if decomposition.surrogate.flow == 'source_to_target'
+            else edge_index[:, inside].flip(0)
+        )
+        scale, value = operator.scale[ends], operator.edge_value[inside]
+        share = torch.where(scale[0] > 0.0, 0.5 * value * scale[1] / scale[0], 0.0)
+        carried = self.edge_flow(edge_index)
+        return torch.zeros_like(carried).index_copy_(0, inside, carried[inside] - share * passing[ends[1]])
 
     def flow(self) -> Iterator[tuple[Tensor, Tensor]]:
         r"""What the entries of Ã carry, self-loops included, from the last of the L steps to the first.
@@ -331,12 +362,18 @@ class Local(Attribution):
         return PulledBack(self.decomposition, self.outputs, zeros).edges_inside(edge_index)
 
     def edge_flow(self, edge_index: Tensor) -> Tensor:
+        return self._over_edges(edge_index, 'edge_flow')
+
+    def _over_edges(self, edge_index: Tensor, method: str) -> Tensor:
         total = self.effect.new_zeros(edge_index.size(1))
         for outputs, hidden in self._hidden(self.effect):
             own = torch.eye(outputs.numel(), dtype=hidden.dtype, device=hidden.device)
             effects, local = Directed(own), self.decomposition.with_effects(hidden)
-            total += attribute(local, Question(outputs), effects, once=True).edge_flow(edge_index)
+            total += getattr(attribute(local, Question(outputs), effects, once=True), method)(edge_index)
         return total
+
+    def edge_drop(self, edge_index: Tensor) -> Tensor:
+        return self._over_edges(edge_index, 'edge_drop')
 
     def masked(self, x: Tensor, node_mask: Tensor | None, edge_mask: Tensor | None) -> Tensor:
         operator = self.decomposition.operator
