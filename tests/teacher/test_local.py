@@ -303,6 +303,19 @@ def test_matrices(name):
         local_of(model, Graph(x, matrix, {})).at(torch.arange(N), Masks(mask, how='nodes'))
 
 
+@pytest.mark.parametrize('how', ['features', 'nodes'])
+def test_the_node_that_stands_for_the_rest_counts_as_all_of_them(how):
+    r"""Node 3 sees node 2, at whose degree many others count."""
+    hub = torch.stack([torch.arange(4, N), torch.tensor([2]).expand(N - 4)])
+    edge_index = torch.cat([torch.tensor([[0, 1, 2], [1, 2, 3]]), hub, hub.flip(0)], dim=1)
+    graph, model = Graph(drawn(N, F, seed=4), edge_index, {}), GCNConv(F, 2).double()
+    masks = Masks(drawn(60, N) > 0, drawn(60, edge_index.size(1)) > 0, how=how)
+    asked, expected = torch.full((60,), 3), local_of(model, graph, num_hops=None).at(torch.full((60,), 3), masks)
+    local = local_of(model, graph, num_hops=1)
+    with evaluations(model, 2):
+        torch.testing.assert_close(local.at(asked, masks), expected)
+
+
 @pytest.mark.parametrize('level', LEVELS)
 def test_no_questions(level):
     task = {'pair': 'edge'}.get(level, level)

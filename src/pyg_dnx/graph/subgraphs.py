@@ -58,8 +58,7 @@ class Subgraphs(NamedTuple):
     def without(self, nodes: Tensor, edges: Tensor, graphs: Tensor | None = None) -> tuple[Subgraphs, Tensor]:
         r"""What is left where only some nodes and edges are kept, and which nodes these are, [S].
 
-        Roots stay even so, and the first node of each graph that would be empty: isolated, as a model needs them to
-        answer.
+        Roots stay even so, ends of edges, and the first node of each graph that would be empty, as a model needs one.
 
         Args:
             nodes: Whether each node is kept, [S].
@@ -68,6 +67,7 @@ class Subgraphs(NamedTuple):
         """
         stays = nodes.clone()
         stays[self.root.flatten()] = True
+        stays[self.edge_index[:, edges].flatten()] = True  # as a node may stand for others
         if graphs is not None and graphs.numel() > 0:
             size = int(graphs.max()) + 1
             first = torch.full((size,), graphs.numel(), device=graphs.device)
@@ -154,10 +154,12 @@ class Neighbourhoods:
         self.edge = target.argsort(stable=True)
         self.rowptr = F.pad(torch.bincount(target, minlength=num_nodes).cumsum(0), (1, 0))
 
-    def around(self, nodes: Tensor, num_hops: int) -> Subgraphs:
+    def around(self, nodes: Tensor, num_hops: int, has_rest: bool = False) -> Subgraphs:
         r"""The subgraphs that nodes within ``num_hops`` hops of each of ``nodes`` induce.
 
-        Those are [B], or [ends, B] for the subgraphs around several nodes at once.
+        Those are [B], or [ends, B] for the subgraphs around several nodes at once. With ``has_rest``, all edges that
+        end at a node are there: those from outside start at one more node, the first of these, which stands for all.
+        So all nodes have their degrees.
         """
         root = torch.arange(nodes.size(-1), device=nodes.device) * self.num_nodes + nodes
         key = frontier = root.flatten().unique()
@@ -167,15 +169,22 @@ class Neighbourhoods:
             frontier = reached[~torch.isin(reached, key)]
             key = torch.cat([key, frontier])
         key = key.sort().values
-        owner, node = key // self.num_nodes, key % self.num_nodes
-        edge, place = self._incoming(node)
-        source = owner[place] * self.num_nodes + self.source[edge]
-        start = torch.searchsorted(key, source).clamp(max=key.numel() - 1)
-        inside = key[start] == source
-        edge, order = edge[inside], (owner[place[inside]] * self.edge.numel() + edge[inside]).argsort()
-        ends = torch.stack([start[inside], place[inside]])[:, order]
+        edge, place = self._incoming(key % self.num_nodes)
+        target = key[place]
+        owner = target // self.num_nodes
+        source = owner * self.num_nodes + self.source[edge]
+        inside = key[torch.searchsorted(key, source).clamp(max=key.numel() - 1)] == source
+        if has_rest:
+            rest = torch.full_like(root.view(-1, root.size(-1))[0], root.size(-1) * self.num_nodes)
+            rest.scatter_reduce_(0, owner[~inside], source[~inside], 'amin')
+            source = torch.where(inside, source, rest[owner])
+            key = torch.cat([key, rest[rest < root.size(-1) * self.num_nodes]]).sort().values
+        else:
+            edge, source, target, owner = (each[inside] for each in (edge, source, target, owner))
+        order = (owner * self.edge.numel() + edge).argsort()
+        ends = torch.searchsorted(key, torch.stack([source, target])[:, order])
         ends = ends if self.flow == 'source_to_target' else ends.flip(0)
-        return Subgraphs(node, owner, edge[order], ends, torch.searchsorted(key, root))
+        return Subgraphs(key % self.num_nodes, key // self.num_nodes, edge[order], ends, torch.searchsorted(key, root))
 
     def sizes(self, num_hops: int) -> Tensor:
         r"""The most nodes that each node's neighbourhood can have, [N]."""

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from pyg_dnx.distill.decomposition import Decomposition
 from pyg_dnx.graph.graph import Graph
-from pyg_dnx.graph.rows import Rows, rows_of
+from pyg_dnx.graph.rows import Rows, ragged, rows_of
 from pyg_dnx.run import DEFAULT, Run
 from pyg_dnx.scores.probed import Prior, Probed
-from pyg_dnx.teacher.probes import edge_numbers
+from pyg_dnx.teacher.local import Masks
+from pyg_dnx.teacher.probes import Bits, edge_numbers
 from pyg_dnx.teacher.teacher import Teacher
 
 
@@ -58,6 +59,10 @@ class Kind(ABC):
         r"""The masks as the teacher takes them, given those of what is counted, [P, count]."""
         return masks
 
+    @abstractmethod
+    def on_copies(self, graph: Graph, masks: Bits) -> Masks:
+        r"""The same where copies of neighbourhoods are asked about."""
+
     def owner(self, graph: Graph, parts: Tensor) -> Tensor | None:
         r"""The output that each of what is counted is part of, if outputs share no nodes and ``parts`` says whose."""
         return None
@@ -83,6 +88,10 @@ class Edges(Kind):
 
     def asked(self, graph: Graph, masks: Tensor) -> Tensor:
         return masks[:, self.number(graph).to(masks.device)] if self.together else masks
+
+    def on_copies(self, graph: Graph, masks: Bits) -> Masks:
+        of_edges = self.number(graph)
+        return Masks(edge=lambda ids, numbers: masks.kept(of_edges[ids], numbers))
 
     def owner(self, graph: Graph, parts: Tensor) -> Tensor | None:
         of_edges = parts[graph.edge_index[0]]
@@ -118,6 +127,14 @@ class Columns(Kind):
     def count(self, graph: Graph) -> int:
         return graph.x.size(1)
 
+    def on_copies(self, graph: Graph, masks: Bits) -> Masks:
+        def kept(ids: Tensor, numbers: Tensor) -> Tensor:
+            every, which = numbers.unique(return_inverse=True)
+            columns = torch.arange(graph.x.size(1), device=ids.device)
+            return masks.kept(columns, every[:, None].expand(-1, columns.numel()))[which]
+
+        return Masks(kept)
+
     def expected(
         self, decomposition: Decomposition, graph: Graph, outputs: Tensor, direction: Tensor, run: Run
     ) -> Expected:
@@ -145,6 +162,20 @@ class Entries(Kind):
 
     def count(self, graph: Graph) -> int:
         return int((graph.x != 0).sum())
+
+    def on_copies(self, graph: Graph, masks: Bits) -> Masks:
+        length = (graph.x != 0).sum(dim=1)
+        first = length.cumsum(0) - length
+
+        def kept(ids: Tensor, numbers: Tensor) -> Tensor:
+            there = graph.x[ids] != 0
+            owner, column = there.nonzero(as_tuple=True)
+            number = ragged(first[ids], length[ids])
+            found = torch.ones_like(there)
+            found[owner, column] = masks.kept(number, numbers[owner])
+            return found
+
+        return Masks(kept)
 
     def owner(self, graph: Graph, parts: Tensor) -> Tensor | None:
         return parts[graph.x.nonzero()[:, 0]]

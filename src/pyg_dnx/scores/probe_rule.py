@@ -21,7 +21,7 @@ from pyg_dnx.graph.rows import Rows
 from pyg_dnx.run import DEFAULT, Run
 from pyg_dnx.scores.batch import top_scores
 from pyg_dnx.scores.parts import KINDS, Asked, can_be_asked
-from pyg_dnx.scores.probed import Prior, Probed, traits
+from pyg_dnx.scores.probed import MAX_PAIRS_TO_CHOOSE, Prior, Probed, traits
 from pyg_dnx.scores.question import Goal, Question
 from pyg_dnx.scores.rules import Change, Fitted, Mixture, Projection, Rule
 from pyg_dnx.teacher.local import Local, Masks
@@ -29,7 +29,8 @@ from pyg_dnx.teacher.probes import ALL_BLANKED, NUM_FIXED_MASKS, Bits, masks_of_
 from pyg_dnx.teacher.teacher import Teacher
 
 SHARE_OF_MEMORY = 0.25  # that all outputs may take; above, only the answers along the targets are kept
-NUM_OUTPUTS_FOR_PRIOR = 64
+NUM_OUTPUTS_FOR_PRIOR = 16
+NUM_PROBES_FOR_PRIOR = 2 * MAX_PAIRS_TO_CHOOSE
 
 
 class Probes(NamedTuple):
@@ -38,14 +39,26 @@ class Probes(NamedTuple):
     masks: Bits  # the first of each pair
     outputs: Tensor | list[Tensor]  # [P, O, C], or P times [O, C] in files; or the answers alone, [P, O, 1]
     answer_direction: Tensor | None  # of these answers, [O, C]
-    sampled: Tensor  # [P, n, C], the outputs where the prior is chosen
+    sampled: Tensor  # [P', n, C], the first of those where the prior is chosen
     traits: Tensor | None  # [N, T], if masks are of nodes
+    only: Tensor | None = None  # the outputs that `outputs` are about, ascending, if not all
 
     def at(self, outputs: Tensor) -> Tensor:
         r"""What is kept of some outputs, [P, B, C]."""
+        outputs = outputs if self.only is None else torch.searchsorted(self.only, outputs)
         if isinstance(self.outputs, Tensor):
             return self.outputs[:, outputs]
         return torch.stack([step[outputs] for step in self.outputs]).to(self.sampled.dtype)
+
+
+class Few(NamedTuple):
+    r"""What the model answered about few outputs, on copies of their neighbourhoods, and what that cost so far."""
+
+    local: Local
+    bits: Bits
+    masks: Masks
+    answers: dict[int, Tensor]  # [P, C]
+    spent: list[float]  # as shares of what it costs to ask the whole graph
 
 
 @dataclass(frozen=True)
@@ -162,11 +175,52 @@ class Probing(Rule):
         still = torch.ones_like(answers[0], dtype=torch.float64)
         return Asked(self.how, Probed(*parts, still, distilled.unit, by_halves=readout.ends == 2), graph)
 
+    def _few(self, teacher: Teacher, graph: Graph, distilled: Distilled, outputs: Tensor, run: Run) -> Probes | None:
+        r"""The answers to probes about some outputs on copies; ``None`` where the graph itself costs less, or did.
+
+        As it answers about all outputs, it is asked as soon as copies have cost as much.
+        """
+        memo, outputs, key = distilled.memo, outputs.unique(), (self.how, self.num_probes)
+        are_few = 2 * outputs.numel() <= distilled.outputs.size(0)
+        if not are_few or teacher.model is None or teacher.knows(self.how) or ('probes', *key) in memo.known:
+            return None
+        parts, dtype = distilled.decomposition.readout.parts, distilled.decomposition.evidence.dtype
+
+        def create() -> Few:
+            bits = Bits.of(self._masks(graph, parts)[0][::2].to(graph.x.device))
+            kind, local = KINDS.get(self.how), Local(teacher, graph, distilled.outputs, teacher.reach)
+            masks = Masks(bits.kept, how=self.how) if kind is None else kind.on_copies(graph, bits)
+            return Few(local, bits, masks, {}, [0.0])
+
+        few = memo.get(('few', *key), create)
+
+        def ask(outputs: Tensor, count: int) -> Tensor:  # [count, n, C]
+            size, number = outputs.numel(), torch.arange(ALL_BLANKED, count, device=outputs.device)
+            asked, numbers = outputs.repeat(number.numel()), number.repeat_interleave(size)
+            found = few.local.at(asked, few.masks, numbers, run, 'Probing')
+            return torch.cat([distilled.outputs[outputs].to(found), found]).unflatten(0, (count, size)).to(dtype)
+
+        new = outputs.new_tensor([output for output in outputs.tolist() if output not in few.answers])
+        if new.numel() > 0:
+            few.spent[0] += few.local.share(new, few.masks)
+            if few.spent[0] > 1.0:
+                few.answers.clear()
+                return None
+            few.answers.update(zip(new.tolist(), ask(new, self.num_probes + NUM_FIXED_MASKS).unbind(1), strict=True))
+        answers = torch.stack([few.answers[output] for output in outputs.tolist()], dim=1)
+        sampled = answers[:, :0]
+        if parts is None:
+            size = min(NUM_PROBES_FOR_PRIOR, self.num_probes + NUM_FIXED_MASKS)
+            sampled = memo.get(('sampled', *key), lambda: ask(_sample(distilled.outputs), size))
+        return Probes(few.bits, answers, None, sampled, self._traits(graph, distilled.decomposition), outputs)
+
     def _probes(self, teacher: Teacher, graph: Graph, distilled: Distilled, question: Question, run: Run) -> Probes:
         r"""The answers to probes, from the distilled model's memo if they are there."""
         key: tuple[Any, ...] = ('probes', self.how, self.num_probes)
         size = (self.num_probes + NUM_FIXED_MASKS) * distilled.decomposition.evidence.nbytes
         with distilled.memo.lock:
+            if run.tables is None and (few := self._few(teacher, graph, distilled, question.outputs, run)) is not None:
+                return few
             if run.tables is not None:
                 return distilled.memo.get(key, lambda: self._ask_together(teacher, graph, distilled, run))
             if key in distilled.memo.known or size <= SHARE_OF_MEMORY * run.bytes(graph.x.device):
@@ -201,10 +255,11 @@ class Probing(Rule):
             blank = next(teacher.probe(graph, asked[:NUM_FIXED_MASKS], quiet, ALL_BLANKED, how))
             direction = None if direction is None else self._answer_direction(distilled, direction, blank)
             steps = chain([outputs, blank], teacher.probe(graph, asked, run, how=how))
-        sample, sampled = _sample(outputs), []
+        sample, sampled = _sample(outputs), list[Tensor]()
         for place, step in zip(kept, steps, strict=True):
             place.copy_(step if direction is None else (self._readable(step) * direction).sum(dim=1, keepdim=True))
-            sampled.append(step[sample].to(kept.dtype))
+            if len(sampled) < NUM_PROBES_FOR_PRIOR:
+                sampled.append(step[sample].to(kept.dtype))
         bits = Bits.of(masks[::2].to(graph.x.device))
         return Probes(bits, kept, direction, torch.stack(sampled), self._traits(graph, distilled.decomposition))
 
@@ -226,7 +281,7 @@ class Probing(Rule):
         blank = list(teacher.probe(graph, asked[:NUM_FIXED_MASKS], run, ALL_BLANKED, how))
         steps = [outputs, *blank, *teacher.probe(graph, asked, run, how=how)]
         sample = _sample(outputs)
-        sampled = torch.stack([step[sample].to(decomposition.evidence.dtype) for step in steps])
+        sampled = torch.stack([step[sample].to(decomposition.evidence.dtype) for step in steps[:NUM_PROBES_FOR_PRIOR]])
         bits = Bits.of(masks[::2].to(graph.x.device))
         return Probes(bits, steps, None, sampled, self._traits(graph, decomposition))
 

@@ -1,9 +1,9 @@
 r"""What the model answers at some outputs under many small masks: on copies of neighbourhoods, else on the graph.
 
-Copies are one hop larger than the model looks, so that all degrees that matter are the graph's, and are asked about
-together; of models of graphs they are whole graphs. At each output the unmasked answer on a copy must be that on the
-graph, and so must answers under a mask; where they are not, as for a model that normalises over all nodes, the whole
-graph is asked. It is asked, too, where that costs less.
+Copies are as large as the model looks, and one more node stands for all others, so that all degrees that matter are the
+graph's. They are asked about together; of models of graphs they are whole graphs. At each output the unmasked answer on
+a copy must be that on the graph, and so must answers under a mask; where they are not, as for a model that normalises
+over all nodes, the whole graph is asked. It is asked, too, where that costs less.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -102,7 +103,6 @@ class Local:
             for chunk, parts, place in self._chunks(outputs, number, masks, run):
                 found = self._on_copies(parts, place, outputs[chunk], number[chunk], masks)
                 if found is None:
-                    left[:] = True
                     break
                 done = self._seen[outputs[chunk]] == RIGHT
                 answers[chunk[done]], left[chunk[done]] = found[done], False
@@ -117,9 +117,23 @@ class Local:
         r"""What is known of each output on a copy, [O]."""
         return torch.full_like(self.outputs[:, 0], UNKNOWN, dtype=torch.uint8)
 
+    def share(self, outputs: Tensor, masks: Masks) -> float:
+        r"""What it costs to ask about some outputs on copies, as a share of asking the whole graph about all."""
+        finder = self._finder(masks)
+        if finder is None or bool((self._seen[outputs] == WRONG).any()):
+            return torch.inf
+        most, total = finder.bounds(outputs), 0.0
+        for piece in runs(most, AT_A_TIME * DEFAULT.entries):
+            total += float(finder.sizes(outputs[piece]).sum())
+            if total > self._cost:
+                return torch.inf
+        return total / self._cost
+
     @cached_property
-    def _has_own_loops(self) -> bool:
-        return _has_own_loops(self.graph)
+    def _cost(self) -> float:
+        r"""What it costs to ask the whole graph."""
+        graph = self.graph
+        return graph.num_nodes * (graph.x.size(1) + PER_NODE) + graph.edge_index.size(1) + PER_CALL
 
     def _chunks(
         self, outputs: Tensor, number: Tensor, masks: Masks, run: Run
@@ -152,9 +166,7 @@ class Local:
         r"""Whether all questions under the same mask, each of some ``size`` [Q], cost less on copies than the graph."""
         size = size.masked_fill(self._seen[outputs] == WRONG, torch.inf)
         together = size.new_zeros(int(number.max()) + 1).index_add_(0, number, size)
-        graph = self.graph
-        limit = graph.num_nodes * (graph.x.size(1) + PER_NODE) + graph.edge_index.size(1) + PER_CALL
-        return (together <= limit)[number]
+        return (together <= self._cost)[number]
 
     def _finder(self, masks: Masks) -> _Finder | None:
         r"""What finds the parts of the graph on which to ask, if any will do."""
@@ -165,8 +177,11 @@ class Local:
             return _Finder(graph) if teacher.takes_batches(graph) else None
         if self.num_hops is None:
             return None
-        around = Neighbourhoods(graph.edge_index, graph.num_nodes, teacher.flow)
-        return _Finder(graph, around, self._ends, self.num_hops + 1)
+        return _Finder(graph, self._around, self._ends, self.num_hops)
+
+    @cached_property
+    def _around(self) -> Neighbourhoods:
+        return Neighbourhoods(self.graph.edge_index, self.graph.num_nodes, self.teacher.flow)
 
     @cached_property
     def _ends(self) -> Tensor | None:
@@ -186,12 +201,10 @@ class Local:
         whole, which = outputs[is_new].unique(return_inverse=True)
         place_of_whole = torch.zeros_like(whole).index_put_((which,), place[is_new])
         copies = parts.take(torch.cat([place, place_of_whole]))
-        nodes = _spread(masks.of_nodes, copies.node, copies.owner, number)
-        edges = _spread(masks.of_edges, copies.edge, copies.owner_of_edge, number)
-        if edges is not None and edges.is_floating_point() and (self._has_own_loops or _has_own_loops(copies)):
+        if self._multiplies(masks, number) and (_has_own_loops(self.graph) or _has_own_loops(copies)):
             return None
         try:
-            answers = self._asked(copies, torch.cat([outputs, whole]), nodes, edges, masks.how)
+            answers = self._asked(copies, torch.cat([outputs, whole]), masks, number)
         except Exception:  # a model that knows the size of its graph; any other error will be seen on the graph, too
             self.is_right[masks.kind] = False
             return None
@@ -214,16 +227,24 @@ class Local:
             answers, expected, outputs = (p.clamp(min=SMALLEST).log() for p in (answers, expected, outputs))
         return (answers - expected).abs().amax(dim=1) <= TOLERANCE * float(outputs.abs().max())
 
+    def _multiplies(self, masks: Masks, number: Tensor) -> bool:
+        r"""Whether messages are multiplied. PyG then has masks for self-loops if each node has one."""
+        if masks.edge is None or self.graph.edge_index.size(1) == 0:
+            return False
+        found = masks.of_edges(torch.zeros_like(number[:1]), number[:1])
+        return found is not None and found.is_floating_point()
+
     def _on_graph(self, outputs: Tensor, masks: Masks, number: Tensor) -> Tensor:
         r"""The answers [q, C] of the whole graph under one mask."""
         graph = self.graph
-        ids = torch.arange(graph.num_nodes, device=number.device)
-        nodes, edges = masks.of_nodes(ids, number.expand_as(ids)), None
-        if masks.edge is not None:
-            ids = torch.arange(graph.edge_index.size(1), device=number.device)
-            edges = masks.of_edges(ids, number.expand_as(ids))
-        is_removed = nodes is not None and masks.how == 'nodes'
-        if not is_removed and (edges is None or edges.is_floating_point()):
+        removes = masks.node is not None and masks.how == 'nodes'
+        drops = masks.edge is not None and not self._multiplies(masks, number[None])
+        if not removes and not drops:
+            ids = torch.arange(graph.num_nodes, device=number.device)
+            nodes, edges = masks.of_nodes(ids, number.expand_as(ids)), None
+            if masks.edge is not None:
+                ids = torch.arange(graph.edge_index.size(1), device=number.device)
+                edges = masks.of_edges(ids, number.expand_as(ids))
             return self.teacher.under(graph, nodes, edges)[outputs]
         if not graph.has_edge_order:
             raise ValueError(
@@ -233,29 +254,34 @@ class Local:
         if self._ends is None:
             every = torch.arange(self.outputs.size(0), device=number.device)
             parts = whole_graphs(graph.batch, graph.edge_index, every)
-            nodes = None if nodes is None else nodes[parts.node]
-            edges = None if edges is None else edges[parts.edge]
-            return self._asked(parts, every, nodes, edges, masks.how)[outputs]
-        return self._asked(Subgraphs.of(graph, self._ends[..., outputs]), outputs, nodes, edges, masks.how)
+            return self._asked(parts, every, masks, number.expand_as(every))[outputs]
+        return self._asked(Subgraphs.of(graph, self._ends[..., outputs]), outputs, masks, number[None])
 
-    def _asked(self, parts: Subgraphs, outputs: Tensor, nodes: Tensor | None, edges: Tensor | None, how: str) -> Tensor:
-        r"""What the model says on parts of the graph, of the ``outputs`` [K] that these are about."""
-        graph, level = self.graph, self.teacher.level
+    def _asked(self, parts: Subgraphs, outputs: Tensor, masks: Masks, number: Tensor) -> Tensor:
+        r"""What the model says on parts of the graph, of the ``outputs`` [K] that these are about.
+
+        The first parts are under masks of some ``number``, and nothing is taken away from the others.
+        """
+        graph, level, owner = self.graph, self.teacher.level, parts.owner_of_edge
         is_edge = level == 'edge' and not graph.names_pairs
-        is_kept = None if edges is None or edges.is_floating_point() else edges.bool()
-        if is_kept is not None or (nodes is not None and how == 'nodes'):
+        nodes = _spread(masks.of_nodes, parts.node, parts.owner, number)
+        edges = _spread(masks.of_edges, parts.edge, owner, number)
+        removes = nodes is not None and masks.how == 'nodes'
+        if removes or (edges is not None and not edges.is_floating_point()):
             alive = torch.ones_like(parts.node, dtype=torch.bool)
-            kept = torch.ones_like(parts.edge, dtype=torch.bool) if is_kept is None else is_kept
-            if how == 'nodes' and nodes is not None:
+            kept = torch.ones_like(parts.edge, dtype=torch.bool)
+            if nodes is not None and removes:
                 alive = (nodes > 0).any(dim=1)
-                kept = kept & alive[parts.edge_index].all(dim=0)
+                for end in graph.edge_index:  # of edges from outside, too, where one node stands for all
+                    kept &= (cast(Tensor, _spread(masks.of_nodes, end[parts.edge].long(), owner, number)) > 0).any(1)
+            if edges is not None and not edges.is_floating_point():
+                kept, edges = kept & edges, None
             if is_edge:  # which has no answer if it is dropped
                 kept = kept.index_fill(0, _edges_of(parts, outputs, graph), True)
-            edges = None if is_kept is not None or edges is None else edges[kept]
-            parts, stays = parts.without(
-                alive, kept, graph.groups(parts.node, parts.owner) if level == 'graph' else None
-            )
-            nodes = nodes[stays] if how == 'features' and nodes is not None else alive[stays][:, None]
+            edges = None if edges is None else edges[kept]
+            groups = graph.groups(parts.node, parts.owner) if level == 'graph' else None
+            parts, stays = parts.without(alive, kept, groups)
+            nodes = alive[stays][:, None] if removes or nodes is None else nodes[stays]
         one = parts.graph(
             graph,
             (parts.root, outputs) if level == 'edge' else None,
@@ -283,7 +309,9 @@ class _Finder:
         r"""The parts of some outputs, distinct and ascending."""
         if self.around is None or self.ends is None:
             return whole_graphs(self.graph.batch, self.graph.edge_index, outputs)
-        return self.around.around(self.ends[..., outputs], self.num_hops)
+        if self.graph.types is not None:  # one node can't stand for those of several types
+            return self.around.around(self.ends[..., outputs], self.num_hops + 1)
+        return self.around.around(self.ends[..., outputs], self.num_hops, has_rest=True)
 
     def sizes(self, outputs: Tensor) -> Tensor:
         r"""What a copy of each part costs."""
@@ -294,7 +322,8 @@ class _Finder:
         r"""What a copy of each part can cost at most."""
         if self.around is None or self.ends is None:
             return self.sizes(outputs)
-        return self.around.sizes(self.num_hops)[self.ends[..., outputs]].view(-1, outputs.numel()).sum(0) * (
+        nodes = self.around.sizes(self.num_hops + (self.graph.types is not None)) + 1.0
+        return nodes[self.ends[..., outputs]].view(-1, outputs.numel()).sum(0) * (
             self.graph.x.size(1) + PER_NODE + self.graph.edge_index.size(1) / self.graph.num_nodes
         )
 

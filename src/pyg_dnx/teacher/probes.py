@@ -110,6 +110,12 @@ class Bits:
     def first(self, num_pairs: int) -> Bits:
         return Bits(num_pairs, self.bytes[:, : (num_pairs + 7) // 8])
 
+    def kept(self, nodes: Tensor, numbers: Tensor) -> Tensor:
+        r"""Whether masks of some numbers [S], of all pairs one after the other, keep nodes [S]."""
+        pair = numbers // 2
+        first = (self.bytes[nodes, pair // 8] >> (pair % 8).to(torch.uint8)) & 1
+        return (first == 1) != (numbers % 2 == 1)
+
     def at(self, nodes: Tensor, dtype: torch.dtype) -> Tensor:
         r"""The masks at some nodes, of any shape [...], as zeros and ones [..., K]."""
         bits = (self.bytes[nodes][..., None] >> _places(nodes)) & 1

@@ -220,6 +220,10 @@ class Teacher:
         for tables in run.each(f'{how} probe{first}', masks.size(0) - first, size, answers):
             yield tables[0].to(graph.x.device)
 
+    def knows(self, how: str) -> bool:
+        r"""Whether it is known what it returns under masks."""
+        return self._given(how) is not None
+
     def _given(self, how: str) -> Given:
         r"""What it returns under masks, if it is known."""
         if how in ('columns', 'entries'):
