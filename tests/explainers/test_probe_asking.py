@@ -235,8 +235,11 @@ def test_threads_ask_once():
 @pytest.mark.parametrize('task', ['multiclass raw', 'regression [N, 2]'])
 def test_few_nodes_have_the_same_scores_on_copies(task):
     generator = torch.Generator().manual_seed(0)
-    x, steps = torch.randn(120, 40, generator=generator).double(), torch.randint(120, (2, 130), generator=generator)
-    inputs, model = (x, torch.cat([steps, steps.flip(0)], dim=1)), Teacher('gcn', task, num_features=40).double().eval()
+    x, steps = torch.randn(120, 300, generator=generator).double(), torch.randint(120, (2, 130), generator=generator)
+    inputs, model = (
+        (x, torch.cat([steps, steps.flip(0)], dim=1)),
+        Teacher('gcn', task, num_features=300).double().eval(),
+    )
     explain, nodes = connected(ProbeDnX(num_probes=60), task).explain_nodes, torch.tensor([3, 50, 7])
     expected = connected(ProbeDnX(num_probes=60, cache=None), task).explain_nodes(model, *inputs)
     counts = []

@@ -25,7 +25,7 @@ from pyg_dnx.teacher.teacher import Teacher
 
 TOLERANCE = 1e-4  # relative to the largest output
 SMALLEST = 1e-37  # probability whose logarithm is looked at
-AT_A_TIME = 16  # by how much the features of copies that are asked about together may exceed the run's entries
+AT_A_TIME = 4  # by how much the features of copies that are asked about together may exceed the run's entries
 PER_NODE, PER_CALL = 16, 2**17  # what a node and an evaluation cost besides the features, in numbers of these
 UNKNOWN, RIGHT, WRONG = range(3)  # what is known of an output on a copy
 
@@ -281,7 +281,7 @@ class Local:
             edges = None if edges is None else edges[kept]
             groups = graph.groups(parts.node, parts.owner) if level == 'graph' else None
             parts, stays = parts.without(alive, kept, groups)
-            nodes = alive[stays][:, None] if removes or nodes is None else nodes[stays]
+            nodes = alive[stays][:, None] if removes else None if nodes is None else nodes[stays]
         one = parts.graph(
             graph,
             (parts.root, outputs) if level == 'edge' else None,
@@ -290,6 +290,9 @@ class Local:
         )
         if level == 'graph' and ('batch' in graph.kwargs or outputs.numel() > 1):
             one.kwargs['batch'] = parts.owner
+        if nodes is not None and nodes.dtype == torch.bool and graph.types is None:
+            one.x.mul_(nodes)  # a copy
+            nodes = None
         answers = self.teacher.under(one, nodes, edges)
         if level == 'node':
             return answers[one.rows_of(parts.root)]
