@@ -16,7 +16,7 @@ import warnings
 import numpy as np
 import torch
 from hetero_explainers import EXPLAINERS, TYPES, around, graph_of
-from measures import SHARES, listed
+from measures import listed
 from metrics import highest, size_of
 from store import Job, Store
 from torch_geometric.data import HeteroData
@@ -27,7 +27,7 @@ from pyg_dnx import FastDnX, probe_masks, shared_cache
 from pyg_dnx.teacher.local import Local, Masks
 from pyg_dnx.trust.measure import graph_unfaithfulness
 
-WIDTH, NUM_HOPS = 64, 2
+WIDTH, NUM_HOPS, SHARES = 64, 2, (0.1, 0.3, 0.5)
 
 
 def acm(folder):

@@ -156,6 +156,12 @@ def test_probes_blank_nodes_of_all_types(data):
     config = {'mode': 'regression', 'task_level': 'node', 'return_type': 'raw'}
     algorithm = ProbeDnX(num_hops=1, num_probes=64)
     explanation = explained(Linear(), algorithm, data, 4, model_config=config)
+    single = explained(Linear(), algorithm, data, 4, model_config=config, node_mask_type='attributes')
+    values = 2**0.5 * torch.stack([data['paper'].x[4, 0], 0.5 * data['author'].x[2, 0]])
+    values = values * explanation.prediction[4, 0].sign()
+    found = torch.stack([single['paper'].node_score[4, 0], single['author'].node_score[2, 0]])
+    torch.testing.assert_close(found, values, rtol=1e-6, atol=1e-8)
+    assert float(single['author'].node_score[2, 1].abs()) < 1e-8
     direction = explanation.prediction[4] / explanation.prediction[4].norm()
     paper, author = data['paper'].x[4].sum(), 0.5 * data['author'].x[2, 0]
     for name, place, value in (('paper', 4, paper), ('author', 2, author)):

@@ -6,7 +6,7 @@ from hetero_case import CONFIG, MODELS, WRITES, ByRelation, dense, explained, sm
 from torch_geometric.explain import Explainer, GNNExplainer, HeteroExplanation
 from torch_geometric.nn import global_add_pool
 
-from pyg_dnx import DnX, FastDnX, NodeExplanations, ProbeDnX, certify, check, explain_nodes, refine
+from pyg_dnx import DnX, FastDnX, NodeExplanations, ProbeDnX, certify, check, explain_nodes, refine, trust_report
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.teacher.local import Local, Masks
 from pyg_dnx.teacher.teacher import Teacher
@@ -196,6 +196,12 @@ def test_certificates_are_of_masks_by_type(explainer, model, data):
     change = (power @ (x * mask) @ surrogate.weight - power @ x @ surrogate.weight)[2].norm() / 2
     bound = certify(explainer, without_edges).mask_bound
     assert abs(float(bound) - float(change)) < 1e-9
+
+
+def test_a_report_is_of_the_nodes_of_the_target_type(explainer, data):
+    report = trust_report(explainer, data.x_dict, data.edge_index_dict, num_checks=3)
+    assert sum(group.num_nodes for group in report.by_degree) == 7
+    assert sum(row.num_checked for row in report.reliability) == 3
 
 
 def test_masks_are_refined_by_type(explainer, data):

@@ -205,8 +205,8 @@ def trust_report(
         **kwargs: Further arguments of the model.
     """
     algorithm = algorithm_of(explainer)
-    graph = Graph.of(x, edge_index, kwargs)
     options.count('num_checks', num_checks)
+    algorithm, graph = algorithm._asked(explainer.model, algorithm._graph(x, edge_index, kwargs), None, None)
     run = algorithm._together(progress, checkpoint, group)
     if run.tables is not None:  # what they distil is what each goes on with by itself
         explainer = copy(explainer)
@@ -228,12 +228,13 @@ class _Sample(NamedTuple):
 
 
 def _report(explainer: Explainer, graph: Graph, distilled: Distilled, wanted: _Sample, run: Run) -> TrustReport:
-    algorithm, num_nodes, mine = algorithm_of(explainer), graph.num_nodes, run.share(graph.num_nodes)
+    algorithm, num_nodes = algorithm_of(explainer), num_outputs(graph, 'node')
+    mine = run.share(num_nodes)
     nodes = torch.arange(mine.start, mine.stop, device=graph.x.device)
     trust, regression = distilled.trust(nodes), explainer.model_config.mode == ModelMode.regression
     values = trust.surrogate_agreement.double(), trust.distillation_error.double()
 
-    in_degree = distilled.decomposition.operator.length[mine.start : mine.stop] - 1  # without the self-loop
+    in_degree = distilled.decomposition.operator.length[graph.nodes_of(nodes)] - 1  # without the self-loop
     by_degree = _groups(_bins(in_degree, DEGREES), [_span(DEGREES, b) for b in range(len(DEGREES))], *values, run)
     by_class, by_confidence, confusion = [], [], None
     if not regression:
@@ -252,14 +253,15 @@ def _report(explainer: Explainer, graph: Graph, distilled: Distilled, wanted: _S
     own = run.share(sample.numel())
     found, parts, certificates = torch.zeros(0, dtype=torch.long, device=sample.device), [], []
     if len(own) > 0:
+        x, edge_index, kwargs = graph.arguments
         explained = algorithm.explain_nodes(
             explainer.model,
-            graph.x,
-            graph.edge_index,
+            x,
+            edge_index,
             index=sample[own.start : own.stop],
             target=wanted.target,
             progress=run.progress if run.rank == 0 else False,
-            **graph.kwargs,
+            **kwargs,
         )
         parts = list(explained)
         certificates = [certify(explainer, explanation) for explanation in parts]
