@@ -9,7 +9,12 @@ from summary import GRAPHS
 SHARES = ('0.05', '0.1', '0.3', '0.5', '0.7')
 REPEATS = 1000
 ROUNDING = 1e-12
-ANY_TEACHER = ('faithfulness', 'edges', 'features')  # parts whose intervals resample teachers, too; others, nodes only
+ANY_TEACHER = (
+    'faithfulness',
+    'edges',
+    'features',
+    'links',
+)  # parts whose intervals resample teachers, too; others, nodes only
 KEYS = ('characterization', 'fidelity_plus', 'fidelity_minus', 'unfaithfulness', 'total_variation')
 
 

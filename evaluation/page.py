@@ -23,6 +23,7 @@ import torch
 import torch_geometric
 from explainers import BY_EVIDENCE, BY_RECIPE, DROPPED, EDGE_EXPLAINERS, EXPLAINERS, JUDGED, PROBED, RIVALS
 from feature_explainers import ZEROED
+from link_tables import link_times_table, links_tables
 from run import applies
 from sanity import CHECKED
 from store import Store
@@ -134,6 +135,7 @@ PAGES = {
             ),
         },
     ),
+    'links_results': Page({('links',): links_tables, ('link_times',): link_times_table}),
     'evidence': Page(
         {
             ('evidence',): lambda store: {
@@ -191,7 +193,8 @@ def main():
     images = osp.join(args.docs, 'images')
     os.makedirs(images, exist_ok=True)
     store = Store(args.out)
-    store.records = {job: record for job, record in store.records.items() if applies(job)}
+    links = ('links', 'link_times')
+    store.records = {job: r for job, r in store.records.items() if job.part in links or applies(job)}
     for name in args.pages:
         found = contents(name, store, args.docs)
         if found is None:
