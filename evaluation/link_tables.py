@@ -21,12 +21,7 @@ def links_tables(store):
 
 def link_times_table(store):
     rows = [
-        [
-            job.explainer,
-            {'value': r['seconds'], 'digits': 6},
-            r.get('pairs', '–'),
-            f'1/{r["times"]:,.0f}' if 'times' in r else '1',
-        ]
+        [job.explainer, {'value': r['seconds'], 'digits': 6}, r.get('pairs'), f'1/{r.get("times", 1.0):,.0f}']
         for job, r in store.select('link_times').items()
     ]
     return {'link times': {'columns': ['explainer', 'seconds a pair', 'pairs', 'of a GNNExplainer call'], 'rows': rows}}

@@ -1,4 +1,4 @@
-r"""Models of links that are trained well, and the pairs that are explained: edges of Cora and CiteSeer, ratings of users."""
+r"""Models of links, and the pairs that are explained: edges of Cora and CiteSeer, ratings of users."""
 
 from typing import NamedTuple
 

@@ -24,6 +24,7 @@ SMALL = {
     'large_graph': ['--num_nodes', '2000'],
     'pictures': [],
     'quickstart': [],
+    'recommend': [],
     'regression': ['--size', '20'],
     'save_load': [],
 }
@@ -79,6 +80,13 @@ def test_quickstart(run):
     printed = run('quickstart')
     assert printed.count('same house') >= 4
     assert Path('quickstart.png').stat().st_size > 0
+
+
+def test_recommend_finds_what_has_the_same_taste(run):
+    printed = run('recommend')
+    assert number(r'(\d+)% of the top 5 nodes', printed) > 60
+    assert 'Why item' in printed
+    assert number(r'fidelity_plus +([\d.]+)', printed) == 1.0
 
 
 def test_regression_knows_up_from_down(run):
