@@ -14,7 +14,7 @@ from pyg_dnx.files import UNFINISHED
 from pyg_dnx.scores.rules import Mixture, Projection
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
-FAILURES = [KeyboardInterrupt(), RuntimeError('out of memory')]
+FAILURES = [KeyboardInterrupt(), RuntimeError('out of ideas')]
 ENTRIES, CHUNKS = 14, 4  # with so few entries at a time, the eight nodes below take so many chunks
 
 
@@ -92,6 +92,25 @@ def test_goes_on_where_it_was_interrupted(kind, top_k, failure, chunks, tmp_path
     again = explain(kind, top_k=top_k, checkpoint=tmp_path / 'c')
     assert len(chunks.sizes) == 0
     compare(again, expected, kind)
+
+
+@pytest.mark.parametrize(
+    'failure',
+    [MemoryError(), RuntimeError('[enforce fail at alloc_cpu.cpp:1] . DefaultCPUAllocator: not enough memory')],
+)
+def test_too_little_memory_says_how_to_go_on(failure, chunks, tmp_path):
+    chunks.fails_at, chunks.failure = 3, failure
+    with pytest.raises(
+        MemoryError, match=r"'index' must name .* \(got 8, .* the same 'checkpoint' goes on after the \d n"
+    ):
+        explain(checkpoint=tmp_path / 'c')
+    chunks.sizes.clear()
+    with pytest.raises(
+        MemoryError, match=r"'index' must name .*: pass a smaller 'max_memory', 'top_k', or fewer nodes at"
+    ):
+        explain()
+    chunks.fails_at = None
+    compare(explain(checkpoint=tmp_path / 'c'), explain())
 
 
 def test_goes_on_with_chunks_of_another_size(chunks, tmp_path):

@@ -56,7 +56,7 @@ def read(path: Path, kind: str, build: Callable[[dict[str, Any]], T]) -> T:
         except OSError:
             raise
         except Exception as error:  # what a damaged file makes the unpickler raise has no end
-            if isinstance(error, MemoryError) or 'allocate memory' in str(error) or 'enough memory' in str(error):
+            if is_out_of_memory(error):
                 raise MemoryError(
                     f"'path' must name a file that fits into memory (got {str(path)!r} of "
                     f'{os.fstat(file.fileno()).st_size / 2**30:.2f} GB): free some memory, and read it again'
@@ -65,6 +65,13 @@ def read(path: Path, kind: str, build: Callable[[dict[str, Any]], T]) -> T:
                 f"'path' must name a file written by '{kind}.save' (got {str(path)!r}, which is damaged or holds "
                 f'something else): save it again'
             ) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    r"""Whether there was too little memory, as far as PyTorch's words tell."""
+    return isinstance(error, MemoryError) or any(
+        words in str(error) for words in ('allocate memory', 'enough memory', 'out of memory')
+    )
 
 
 def write_text(path: Path, text: str | Iterable[str]) -> None:

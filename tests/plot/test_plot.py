@@ -1,5 +1,7 @@
 r"""Pictures of all kinds: contrast, files, what is not installed, and that nothing of the user's changes."""
 
+import errno
+import os
 import subprocess
 import sys
 
@@ -10,7 +12,7 @@ from models import Teacher, explainer, graph
 from plot_case import CASES, bush, directed, star
 from torch_geometric.explain import Explanation
 
-from pyg_dnx import FastDnX, plot
+from pyg_dnx import FastDnX, files, plot
 from pyg_dnx.plot import theme as themes
 
 matplotlib = pytest.importorskip('matplotlib')
@@ -66,6 +68,21 @@ def test_pictures_are_saved(ending, tmp_path):
     plot.features(Explanation(feature_score=torch.ones(3)), path=str(tmp_path / f'b.{ending}'))
     assert {path.name for path in tmp_path.iterdir()} == {f'a.{ending}', f'b.{ending}'}
     assert all(path.stat().st_size > 2000 for path in tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_the_picture_that_was_there(tmp_path, monkeypatch):
+    explanation = Explanation(feature_score=torch.ones(3))
+    plot.features(explanation, path=tmp_path / 'kept')  # in matplotlib's own format
+    (path,) = tmp_path.iterdir()
+    before = path.read_bytes()
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, '_sync', fail)
+    with pytest.raises(OSError, match="'path' must be where there is room to write"):
+        plot.features(explanation, path=path)
+    assert [item.read_bytes() for item in tmp_path.iterdir()] == [before]
 
 
 def test_matplotlib_is_imported_when_it_is_needed():

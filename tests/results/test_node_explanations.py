@@ -261,3 +261,26 @@ def test_files_of_every_task_are_read_back(task, tmp_path):
     loaded = NodeExplanations.load(tmp_path / 'saved.pt', x, edge_index)
     assert loaded.scores.shape == (8, 8)
     torch.testing.assert_close(loaded[3].node_score, found[3].node_score)
+
+
+OTHER_GRAPHS = {
+    'features': lambda x, edges, weight: (x.flip(0), edges, weight),
+    'a feature': lambda x, edges, weight: (x + 1e-4 * torch.eye(*x.shape), edges, weight),
+    'edges': lambda x, edges, weight: (x, edges.flip(0), weight),
+    'weights': lambda x, edges, weight: (x, edges, weight.flip(0)),
+    'no weights': lambda x, edges, weight: (x, edges, None),
+}
+
+
+@pytest.mark.parametrize('change', OTHER_GRAPHS)
+@pytest.mark.parametrize('is_saved_again', [False, True])
+def test_another_graph_of_the_same_size_is_refused(change, is_saved_again, tmp_path):
+    x, edge_index, weight = example_graphs()['weighted']
+    saved = connected(FastDnX()).explain_nodes(Teacher().eval(), x, edge_index, edge_weight=weight)
+    saved.save(tmp_path / 'saved.pt')
+    if is_saved_again:
+        NodeExplanations.load(tmp_path / 'saved.pt').save(tmp_path / 'saved.pt')
+    NodeExplanations.load(tmp_path / 'saved.pt', x.clone(), edge_index.clone(), edge_weight=weight.clone())
+    x, edge_index, weight = OTHER_GRAPHS[change](x, edge_index, weight)
+    with pytest.raises(ValueError, match=r"must be those of the explained graph \(got others for '.*saved.pt'\): pass"):
+        NodeExplanations.load(tmp_path / 'saved.pt', x, edge_index, edge_weight=weight)

@@ -1,7 +1,7 @@
 import models
 import pytest
 import torch
-from models import connected, evaluations, graph
+from models import Masked, Probes, connected, evaluations, graph
 from torch_geometric.nn import GCNConv, SGConv
 
 from pyg_dnx import FastDnX, probe_masks
@@ -111,6 +111,17 @@ def test_layers_that_keep_things_are_asked_anew(warm):
         expected = [twin(model)(x * mask[:, None], edge_index).softmax(dim=1) for mask in masks]
     torch.testing.assert_close(torch.stack(found).float(), torch.stack(expected))
     assert all(vars(layer) == before for layer, before in zip((model.conv1, model.conv2), kept, strict=True))
+
+
+@pytest.mark.parametrize('algorithm', [FastDnX, Masked, Probes])
+def test_layers_that_have_kept_nothing_yet_keep_nothing(algorithm):
+    model, (x, edge_index) = Cached().eval(), graph()
+    kept = [vars(layer).copy() for layer in (model.conv1, model.conv2)]
+    connected(algorithm()).explain_nodes(model, x, edge_index, progress=False)
+    assert all(vars(layer) == before for layer, before in zip((model.conv1, model.conv2), kept, strict=True))
+    other = torch.tensor([[0, 1, 2], [1, 2, 3]])
+    with torch.no_grad():
+        assert model(x.flip(0), other).equal(twin(model)(x.flip(0), other))  # not as of the graph that was explained
 
 
 @pytest.mark.parametrize('task', ['multiclass raw', 'binary raw [N]', 'binary probs [N, 2]', 'regression [N]'])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch_geometric.explain.config import MaskType
 
+from pyg_dnx import files
 from pyg_dnx.checkpoint import Checkpoint, sketch
 from pyg_dnx.distill.distill import Distilled, Trust
 from pyg_dnx.explainers.plan import Plan
@@ -61,7 +62,10 @@ def explain_each(plan: Plan, teacher: Teacher, graph: Graph, wanted: Wanted, run
                 identity |= {} if state is None else {'answers': state.answers}
                 identity |= {'rule': repr(rule), 'top_k': top_k}
                 kept = stack.enter_context(Checkpoint(wanted.checkpoint, outputs, identity))
-            found = score(distilled.decomposition, question, rule, state, top_k, run, kept)
+            try:
+                found = score(distilled.decomposition, question, rule, state, top_k, run, kept)
+            except (MemoryError, RuntimeError) as error:
+                raise _explained(error, outputs.numel(), None if kept is None else kept.done) from error
     trust = found.trust or distilled.trust(outputs)
     warn_if_doubtful(trust, distilled, outputs, plan.doubt, question.direction is not None)
     view = plan.view if graph.has_edge_order else plan.view._replace(edge_mask_type=None)
@@ -81,6 +85,18 @@ def explain_each(plan: Plan, teacher: Teacher, graph: Graph, wanted: Wanted, run
         certificate = replace(certificate or Certificate(outputs), measured=measured)
     matrix = None if scores is None else scores.matrix(graph.num_nodes)
     return kind(matrix, top, trust, certificate, request, place)
+
+
+def _explained(error: Exception, size: int, done: int | None) -> Exception:
+    r"""An error of PyTorch's that there is too little memory, in a sentence; any other as it is."""
+    if str(error).startswith("'") or not files.is_out_of_memory(error):
+        return error
+    remedy = "pass a smaller 'max_memory', 'top_k', or fewer nodes at a time"
+    if done is not None:
+        remedy += f"; the same 'checkpoint' goes on after the {done} nodes that are kept"
+    return MemoryError(
+        f"'index' must name nodes that there is memory to explain (got {size}, which took too much): {remedy}"
+    )
 
 
 def _listed(nodes: Tensor, scores: Tensor) -> Rows:
@@ -151,9 +167,8 @@ def _question(goal: Goal, distilled: Distilled, target: Tensor | None, nodes: Te
 def _identity(teacher: Teacher, graph: Graph, distilled: Distilled, question: Question) -> dict[str, Any]:
     r"""By what these explanations differ from others: what was given exactly, what was computed up to rounding."""
     outputs, evidence, config = distilled.outputs, distilled.decomposition.evidence, teacher.config
-    pairs = graph.kwargs.get(graph.pair_argument)
     return {
-        'graph': digest(graph.x, graph.edge_index, graph.kwargs.get('edge_weight'), pairs),
+        'graph': graph.digest(),
         'teacher_outputs': digest(teacher.given),
         'probe_outputs': digest(teacher.given_probes),
         **({} if teacher.given_edge_probes is None else {'edge_probe_outputs': digest(teacher.given_edge_probes)}),

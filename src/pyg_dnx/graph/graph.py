@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
+from pyg_dnx import files
 from pyg_dnx.graph.operator import Operator, is_edge_list, normalized_adjacency
 from pyg_dnx.graph.types import Types, aimed, pack, paired
 from pyg_dnx.run import DEFAULT, ENTRIES, Run
@@ -193,6 +194,11 @@ class Graph:
             built = normalized_adjacency(self.edge_index, weight, self.num_nodes, dtype, flow)
             self.operators[flow, dtype] = built
         return self.operators[flow, dtype]
+
+    def digest(self) -> str:
+        r"""The SHA-256 of what explanations depend on: features, edges, their weights, and pairs."""
+        others = [self.kwargs.get(name) for name in ('edge_weight', self.pair_argument)]
+        return files.digest(self.x, self.edge_index, *others)
 
     def is_same(self, other: Graph) -> bool:
         r"""Whether all arguments are the same objects."""

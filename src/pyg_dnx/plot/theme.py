@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyg_dnx import options
+from pyg_dnx import files, options
 
 if TYPE_CHECKING:
     from matplotlib.colors import Colormap
@@ -89,8 +90,13 @@ def dress(axes: Any, theme: Theme) -> Any:
 
 
 def saved(figure: Figure, path: str | PathLike[str] | None) -> Figure:
+    r"""The figure, and its picture in a file, whose name ends in the format; whole, or what was there is unchanged."""
     if path is not None:
-        figure.savefig(path, dpi=DPI, facecolor=figure.get_facecolor())
+        path = Path(path)
+        kind = path.suffix[1:] or figure.canvas.get_default_filetype()
+        path = path if path.suffix else path.with_name(f'{path.name}.{kind}')
+        with files.replacing(path) as file:
+            figure.savefig(file, format=kind, dpi=DPI, facecolor=figure.get_facecolor())
     return figure
 
 

@@ -76,6 +76,7 @@ class Request:
     target: Tensor  # as PyG has it: [N], but [2N] for binary models with two columns
     types: TypeNames | None = None  # of a heterogeneous graph
     ask: Callable[[Tensor], tuple[Question, Any]] | None = None  # makes question and state, where they are not kept
+    graph: str | None = None  # its digest, if it is not there; unknown of older files
 
     def about(self, places: slice) -> tuple[Question, Any]:
         r"""The question about some of the nodes, and what the rule asked the model before."""
@@ -325,6 +326,7 @@ class NodeExplanations:
             'view': _plain(request.view._asdict()),
             'model_config': _plain(vars(request.model_config)),
             'num_nodes': request.num_nodes,
+            'graph': request.graph if self._place is None else self._place.graph.digest(),
             'types': None if request.types is None else list(request.types),
             'target': request.target,
             'direction': question.direction,
@@ -355,7 +357,11 @@ class NodeExplanations:
                     f"'x' must have shape {[num_nodes, num_features]}, as when the nodes were explained "
                     f'(got {list(graph.x.shape)}): pass the same graph'
                 )
-            x = graph.x
+            if request.graph is not None and request.graph != graph.digest():
+                raise ValueError(
+                    f"'x', 'edge_index' and 'edge_weight' must be those of the explained graph (got others for "
+                    f'{str(path)!r}): pass the same graph, in the same order and of the same types'
+                )
             decomposition = surrogate.on(graph)
             state = None if request.state is None else request.state.on(graph, decomposition)
             explanations._request = replace(request, state=state)
@@ -406,6 +412,7 @@ def _from_dict(content: dict[str, Any]) -> NodeExplanations:
         num_nodes,
         content['target'],
         None if content.get('types') is None else TypeNames(*content['types']),
+        graph=content.get('graph'),
     )
     scores = None if content['scores'] is None else Rows(*content['scores']).matrix(request.num_nodes)
     top = None if content['top'] is None else tuple(content['top'])
