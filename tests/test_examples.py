@@ -22,13 +22,19 @@ SMALL = {
     'fraud': ['--num_nodes', '500'],
     'hetero': ['--num_papers', '200'],
     'large_graph': ['--num_nodes', '2000'],
+    'molecules': ['--num_graphs', '120', '--path', 'molecules.png'],
     'pictures': [],
     'quickstart': [],
     'recommend': [],
     'regression': ['--size', '20'],
     'save_load': [],
 }
-NEEDS = {'compare': ['matplotlib'], 'pictures': ['matplotlib'], 'quickstart': ['matplotlib']}
+NEEDS = {
+    'compare': ['matplotlib'],
+    'molecules': ['matplotlib'],
+    'pictures': ['matplotlib'],
+    'quickstart': ['matplotlib'],
+}
 
 
 @pytest.fixture
@@ -74,6 +80,12 @@ def test_hetero(run):
     assert number(r'At (\d+) of 20 papers', text) >= 18
     flows = {name: number(rf'{name} +(\S+)', text) for name in ('author writes paper', 'author reviews paper')}
     assert flows['author writes paper'] > 5 * abs(flows['author reviews paper'])
+
+
+def test_molecules(run):
+    text = run('molecules')
+    assert number(r'ProbeDnXAlgorithm: (\d+)%', text) >= 80
+    assert Path('molecules.png').stat().st_size > 0
 
 
 def test_quickstart(run):

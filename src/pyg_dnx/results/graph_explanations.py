@@ -177,6 +177,7 @@ class GraphExplanations:
                 explanation[name] = value[edges]
             else:
                 explanation[name] = value[b : b + 1]
+        explanation.graph_number = place
         if (names := one.names_of(b)) is not None:
             explanation.node_names = names
         explanation._model_config = self._model_config

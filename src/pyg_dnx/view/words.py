@@ -16,6 +16,7 @@ from pyg_dnx.results.measured import DOUBTFUL, NOT_EXPLAINED
 from pyg_dnx.view.scene import Scene, explained_index, level_of, sizes_of, target_type_of
 
 MINUS = '\N{MINUS SIGN}'
+ASKED = {'features': ' Their features were blanked to find out.', 'nodes': ' They were removed to find out.'}
 PLACES = {'node': 'at node', 'edge': 'for the link', 'graph': 'for graph'}
 NAMES = ('Trustworthy', 'Doubtful', 'Not explained')
 NONE, MIXED = -1, -2  # beside the codes of verdicts
@@ -150,8 +151,9 @@ def question_of(explanation: Any, names: Names, scene: Scene | None = None, inde
     what = {'node': 'nodes', 'edge': 'links', 'graph': 'graphs'}[level]
     kind = target_type_of(explanation) if isinstance(explanation, HeteroData) else None
     kind = scene.types[0] if scene is not None and scene.types and scene.explained > 0 else kind
-    if level == 'graph' and getattr(explanation, 'batch', None) is None:
-        ids, where = [0], 'for the graph'
+    if level == 'graph' and _is_single(explanation):
+        number = explanation.get('graph_number')
+        ids, where = [0], 'for the graph' if number is None else f'for graph {number}'
     elif len(ids) == 1 and level == 'edge':
         ends = explanation.edge_label_index.reshape(2, -1)[:, ids[0]].tolist()
         where = f'for the link {" – ".join(names.title(end) for end in ends)}'
@@ -174,7 +176,14 @@ def question_of(explanation: Any, names: Names, scene: Scene | None = None, inde
     say = f'The model predicts {outcome}' if is_predicted else f'What is explained is {outcome}'
     total = 0 if scene is None else len(scene.nodes) + scene.folded.num_nodes
     verb = ('is in it' if total == 1 else 'are in it') if level == 'graph' else f'contribute{"s" * (total == 1)}'
-    return f'Why {outcome} {where}?', f'{say} {where}: {total:,} node{"s" * (total != 1)} {verb}.'
+    asked = ASKED.get(explanation.get('how', ''), '') if level == 'graph' else ''
+    return f'Why {outcome} {where}?', f'{say} {where}: {total:,} node{"s" * (total != 1)} {verb}.{asked}'
+
+
+def _is_single(explanation: Any) -> bool:
+    r"""Whether a model of graphs was given one."""
+    batch = getattr(explanation, 'batch', None)
+    return batch is None or (isinstance(batch, Tensor) and int(batch.max()) == 0)
 
 
 def explained_ids(explanation: Any, scene: Scene | None = None, index: Any = None) -> list[int]:
