@@ -1,7 +1,7 @@
 r"""Explains a model of molecules: which atoms and bonds make one toxic?
 
-The molecules are made up: rings and chains of carbon with some other atoms, half of them with a nitro group, which alone
-makes them toxic. So one can see whether explanations find it.
+The molecules are made up: rings and chains of carbon with some other atoms, half of them with a nitro group, which
+alone makes them toxic. So one can see whether explanations find it.
 
     python examples/molecules.py [--num_graphs 300] [--path molecules.png]
 """
@@ -66,9 +66,8 @@ for _ in range(20):
         optimizer.step()
 model.eval()
 predicted = torch.cat([model(graph.x, graph.edge_index).argmax(dim=1) for graph in test])
-print(
-    f'{(predicted == torch.cat([graph.y for graph in test])).float().mean():.0%} of the test molecules are told right'
-)
+right = (predicted == torch.cat([graph.y for graph in test])).float().mean()
+print(f'{right:.0%} of the test molecules are told right')
 
 # FastDnX is distilled once, over the data that the model was trained on. ProbeDnX asks the model about each molecule,
 # 512 times without some of its atoms. Both explain all test molecules, each by itself.
@@ -81,9 +80,7 @@ for algorithm in (FastDnX(class_names=['harmless', 'toxic']), ProbeDnX(class_nam
     toxic = [g for g, graph in enumerate(test) if graph.y == 1]
     best, _ = explained.top_k(3)
     hits = torch.stack([test[g].node_truth[best[g]] for g in toxic]).float().mean()
-    print(
-        f'\n{type(algorithm).__name__}: {hits:.0%} of the three highest scores in toxic molecules are its nitro group'
-    )
+    print(f'\n{type(algorithm).__name__}: {hits:.0%} of the three highest scores in toxic ones are the nitro group')
     print(f'Asked without atoms and bonds, the model says:\n{check(explainer, explained)}')
 
 explanation = explained[toxic[0]]

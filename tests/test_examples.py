@@ -29,12 +29,7 @@ SMALL = {
     'regression': ['--size', '20'],
     'save_load': [],
 }
-NEEDS = {
-    'compare': ['matplotlib'],
-    'molecules': ['matplotlib'],
-    'pictures': ['matplotlib'],
-    'quickstart': ['matplotlib'],
-}
+NEEDS = {name: ['matplotlib'] for name in ('compare', 'molecules', 'pictures', 'quickstart')}
 
 
 @pytest.fixture
