@@ -366,3 +366,13 @@ def test_explained_edges_are_not_dropped():
     pairs = {'edge_label_index': torch.tensor([[0, 1, 3], [2, 4, 5]])}
     assert not torch.allclose(explained('probes', **pairs), explained('flow', **pairs))
     torch.testing.assert_close(explained('probes'), explained('flow'))
+
+
+@pytest.mark.parametrize('kind', ['edges', 'entries'])
+def test_masks_that_take_too_much_memory_are_not_drawn(kind):
+    x, edge_index, _ = example_graphs()['undirected']
+    model, rest = Teacher().eval(), {'edge_score': 'flow', 'feature_score': 'shares'}
+    few = algorithm_of(kind, max_memory=200).explain_nodes(model, x, edge_index)
+    plain = algorithm_of(kind, **rest).explain_nodes(model, x, edge_index)
+    name = 'edge_score' if kind == 'edges' else 'node_score'
+    torch.testing.assert_close(few[0][name], plain[0][name])

@@ -50,7 +50,9 @@ class ProbeDnXAlgorithm(DistillAndExplain):
             neighbourhood where the model allows that. (default: ``0``)
         feature_score (str): ``'probes'`` are effects of features that are set to zero: of columns, at all nodes, for
             masks of type ``'common_attributes'``, and of single features for ``'attributes'``. ``'shares'`` are shares
-            of the scores of nodes, in proportion to the surrogate's. (default: ``'probes'``)
+            of the scores of nodes, in proportion to the surrogate's. Where there are so many edges or features that
+            their masks would take a quarter of the memory, they go by ``'flow'`` and ``'shares'``.
+            (default: ``'probes'``)
         distillation: See :class:`FastDnXAlgorithm`; the surrogate says which effects are to be expected. It is
             distilled under at most ``num_probes`` masks. (default: ``'masked'``)
         **shared: The other options of :class:`FastDnXAlgorithm`.

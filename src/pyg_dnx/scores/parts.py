@@ -251,13 +251,15 @@ class Asked:
         return self.probed.choose_among(found.rows, found.over(), found.factors(), run)
 
 
-def can_be_asked(kind: str, teacher: Teacher, graph: Graph) -> bool:
-    r"""Whether the model can be asked about parts of a kind, or its answers are known."""
+def can_be_asked(kind: str, teacher: Teacher, graph: Graph, most: int) -> bool:
+    r"""Whether the model can be asked without parts of a kind, at ``most`` so many, or its answers are known."""
     is_edge = KINDS[kind].how == 'edges'
     if is_edge and (not graph.has_edge_order or (teacher.level == 'edge' and not graph.names_pairs)):
         return False
     if not is_edge and teacher.level == 'graph' and not graph.x.dtype.is_floating_point:
         return False  # 0 is a category, and takes nothing away
+    if KINDS[kind].count(graph) > most:  # their masks would not fit into memory
+        return False
     return teacher.model is not None or (is_edge and teacher.given_edge_probes is not None)
 
 

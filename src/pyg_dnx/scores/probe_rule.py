@@ -91,7 +91,8 @@ class Probing(Rule):
         traits_used = probes.traits if prior.likeness > 0.0 else None
         parts = (probes.masks, outputs, direction, answers.T.double(), prior, distance, distilled.unit, traits_used)
         readout = distilled.decomposition.readout
-        also = [kind for kind in self.also if can_be_asked(kind, teacher, graph)]
+        most = int(SHARE_OF_MEMORY * run.bytes(graph.x.device)) // (self.num_probes + NUM_FIXED_MASKS)
+        also = [kind for kind in self.also if can_be_asked(kind, teacher, graph, most)]
         each = [replace(self, how=kind, also=()) for kind in also]
         asked = {one.how: one._asked(teacher, graph, distilled, question, run) for one in each}
         moved = None if readout.parts is None else self._moved(probes, distilled, outputs)
