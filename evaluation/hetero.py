@@ -65,6 +65,7 @@ def planted(folder=None):
     for name in ('reviews', 'quotes'):
         some = torch.randint(num_authors, (papers.numel(),), generator=generator)
         data['author', name, 'paper'].edge_index = torch.stack([some, papers])
+    data['paper', 'by', 'author'].edge_index = data['author', 'writes', 'paper'].edge_index.flip(0)
     cited = torch.randint(num_papers, (2, 2000), generator=generator)
     data['paper', 'cites', 'paper'].edge_index = cited
     return data
