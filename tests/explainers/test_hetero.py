@@ -220,6 +220,17 @@ def test_types_without_features_have_edges_but_no_mask(data):
     assert kept.shape == (7, 3)
 
 
+@pytest.mark.parametrize('name', ALGORITHMS)
+def test_a_type_without_edges_scores_nothing(name, model, data):
+    other = data.clone()
+    other['venue'].x = torch.ones(3, 2, dtype=torch.float64)
+    one, two = (explained(model, ALGORITHMS[name](), each, 2) for each in (data, other))
+    assert two['venue'].node_score.tolist() == [0.0, 0.0, 0.0]
+    assert two['venue'].node_mask.tolist() == [[0.0], [0.0], [0.0]]
+    if name != 'ProbeDnX':  # whose masks are drawn for all nodes
+        torch.testing.assert_close(one['author'].node_score, two['author'].node_score)
+
+
 def test_a_type_that_the_model_does_not_read_scores_nothing(data):
     class Papers(torch.nn.Module):
         def __init__(self):

@@ -4,9 +4,21 @@ import pytest
 import torch
 from hetero_case import CONFIG, MODELS, WRITES, ByRelation, dense, explained, small_data
 from torch_geometric.explain import Explainer, GNNExplainer, HeteroExplanation
+from torch_geometric.loader import DataLoader
 from torch_geometric.nn import global_add_pool
 
-from pyg_dnx import DnX, FastDnX, NodeExplanations, ProbeDnX, certify, check, explain_nodes, refine, trust_report
+from pyg_dnx import (
+    DnX,
+    FastDnX,
+    NodeExplanations,
+    ProbeDnX,
+    certify,
+    check,
+    explain_graphs,
+    explain_nodes,
+    refine,
+    trust_report,
+)
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.teacher.local import Local, Masks
 from pyg_dnx.teacher.teacher import Teacher
@@ -72,6 +84,15 @@ def test_graphs_are_complete_over_all_types(name, data):
         assert float(scores.abs().max()) > 0.0
         if kwargs:
             assert float(explanation['paper'].node_score[4:].abs().max()) == 0.0
+
+
+def test_data_sets_of_heterogeneous_graphs_are_refused(data):
+    explainer = Explainer(Pooled(data), FastDnX(), 'model', node_mask_type='object', model_config=GRAPHS)
+    for several in ([data, data], DataLoader([data, data], batch_size=2)):
+        with pytest.raises(
+            TypeError, match=r"'data' must .*HeteroData.*: pass 'x_dict', 'edge_index_dict' and 'batch_"
+        ):
+            explain_graphs(explainer, several)
 
 
 def test_pairs_of_two_types_are_explained_from_both_ends(data):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.explain import Explanation
 from torch_geometric.explain.config import ModelConfig
 from torch_geometric.loader import DataLoader
@@ -44,7 +44,7 @@ def batches_of(data: Any) -> Iterator[Batch]:
             raise ValueError("'data' must hold at least one graph (got none): pass some")
         wrong = next((item for item in data if not isinstance(item, Data)), None)
         if wrong is not None:
-            raise TypeError(f"'data' must hold graphs as Data (got {type(wrong).__name__}): convert them")
+            raise TypeError(f"'data' must hold graphs as Data (got {type(wrong).__name__}): {_remedy(wrong)}")
         if (empty := next((g for g, item in enumerate(data) if item.num_nodes == 0), None)) is not None:
             raise ValueError(f"'data' must hold graphs with at least one node (got none in graph {empty}): drop it")
         widths = sorted({0 if item.x is None else item.x.size(-1) for item in data})
@@ -54,6 +54,8 @@ def batches_of(data: Any) -> Iterator[Batch]:
             )
         data = DataLoader(data, batch_size=BATCH_SIZE)
     for batch in data:
+        if isinstance(batch, HeteroData):
+            raise TypeError(f"'data' must give batches of Data (got those of HeteroData): {_remedy(batch)}")
         if not isinstance(batch, Batch):
             raise TypeError(
                 f"'data' must give batches of graphs (got {type(batch).__name__}): use PyG's DataLoader, in "
@@ -62,6 +64,12 @@ def batches_of(data: Any) -> Iterator[Batch]:
         if bool((batch.ptr.diff() == 0).any()):
             raise ValueError("'data' must hold graphs with at least one node (got none in some): drop these")
         yield batch
+
+
+def _remedy(data: Any) -> str:
+    if isinstance(data, HeteroData):
+        return "pass 'x_dict', 'edge_index_dict' and 'batch_dict' of each batch to the explainer itself"
+    return 'convert them'
 
 
 def arguments_of(model: torch.nn.Module, batch: Batch) -> Graph:
