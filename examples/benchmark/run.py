@@ -15,11 +15,19 @@ import common
 import distillation
 import kernels
 import products
+import ranks
 import scaling
 
 from pyg_dnx import SurrogateWarning, shared_cache
 
-PARTS = {'calls': calls, 'kernels': kernels, 'distillation': distillation, 'scaling': scaling, 'products': products}
+PARTS = {
+    'calls': calls,
+    'kernels': kernels,
+    'distillation': distillation,
+    'scaling': scaling,
+    'products': products,
+    'ranks': ranks,
+}
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument('--parts', nargs='+', choices=PARTS, default=list(PARTS))

@@ -22,6 +22,7 @@ from torch_geometric.utils import is_torch_sparse_tensor
 from pyg_dnx.run import Run, parts_of
 
 MOST_ENTRIES = 2**31 - 1  # that int32 counts
+LEAST_PARTS = 32  # of an operator that processes build together
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,7 @@ def shared_adjacency(edge_index: Tensor, dtype: torch.dtype, run: Run, most: int
     Neither the matrix nor the operator is ever in memory as a whole, and nothing is sorted.
     """
     start, size = edge_index.crow_indices(), edge_index.size(0)
-    at_a_time = max(1, run.entries * size // max(1, edge_index.values().numel() + size))
+    at_a_time = max(1, min(run.entries * size // max(1, edge_index.values().numel() + size), size // LEAST_PARTS))
 
     def block(rows: slice) -> tuple[Tensor, Tensor, Tensor]:
         r"""Some rows with a self-loop at the end of each: where they start, columns and weights."""
