@@ -1,9 +1,11 @@
 r"""Explains every node of a large graph: only the highest scores are kept, and finished nodes outlive an interruption.
 
 python examples/large_graph.py [--num_nodes 100000] [--folder large]
+torchrun --nproc-per-node 2 examples/large_graph.py        # the same by several processes
 """
 
 import argparse
+import os
 import os.path as osp
 import time
 
@@ -23,9 +25,15 @@ parser.add_argument('--folder', default='large', help='for the checkpoint and th
 parser.add_argument('--max_memory', type=int, default=2**30, help='bytes to work in')
 args = parser.parse_args()
 started, process = time.perf_counter(), psutil.Process()
+group, rank = None, int(os.environ.get('RANK', 0))
+if 'RANK' in os.environ:  # started by torchrun
+    torch.distributed.init_process_group('gloo')
+    group = torch.distributed.group.WORLD
 
 
 def report(done):
+    if rank > 0:
+        return
     print(f'{time.perf_counter() - started:6.1f} s  {process.memory_info().rss / 2**20:6,.0f} MB  {done}', flush=True)
 
 
@@ -59,16 +67,20 @@ Explainer(
     node_mask_type='object',
     model_config=dict(mode='multiclass_classification', task_level='node', return_type='raw'),
 )
-surrogate = algorithm.distill(model, x, edge_index)
+checkpoint = osp.join(args.folder, 'checkpoint' if group is None else 'together')
+shared = {} if group is None else {'checkpoint': checkpoint, 'group': group}  # each process has a share of the work
+surrogate = algorithm.distill(model, x, edge_index, **shared)
 report(f'distilled; the surrogate agrees with the model at {surrogate.report.agreement:.1%} of the nodes')
 
-checkpoint = osp.join(args.folder, 'checkpoint')
-batch = algorithm.explain_nodes(model, x, edge_index, top_k=10, checkpoint=checkpoint)
+shared['checkpoint'] = checkpoint
+batch = algorithm.explain_nodes(model, x, edge_index, top_k=10, **shared)
 report(f'all nodes explained, the 10 highest scores of each kept: {batch}')
-again = algorithm.explain_nodes(model, x, edge_index, top_k=10, checkpoint=checkpoint)
+again = algorithm.explain_nodes(model, x, edge_index, top_k=10, **shared)
 same = torch.equal(batch.top_k(10)[1], again.top_k(10)[1])
 report(f'the same call again, as after an interruption: read from the checkpoint, same scores: {same}')
 
+if rank > 0:
+    raise SystemExit  # the table is written by the first process
 path = osp.join(args.folder, 'scores.csv')
 batch.to_csv(path)
 report(f'{path} written, {osp.getsize(path) / 2**20:,.0f} MB')

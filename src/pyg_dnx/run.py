@@ -41,7 +41,7 @@ class Run:
         group: The processes that do it together, a process group of ``torch.distributed``.
         tables: The folder of tables that they fill together.
         part: Which part of how many this process does, where there is no group.
-        counted: How many bytes were summed, written and so on, by name.
+        counted: How many bytes were summed, how many sums that took, and how many bytes were written to each table.
     """
 
     max_memory: int | None = None
@@ -137,6 +137,7 @@ class Run:
 
         message = torch.cat([tensor.new_ones(1, dtype=torch.float64), tensor.reshape(-1).double()]).to(self._device)
         self.counted['summed'] += message.nbytes
+        self.counted['sums'] += 1
         places = [distributed.get_global_rank(self.group, place) for place in range(self.size)]
         if self.rank > 0:
             found = torch.zeros_like(message)
@@ -294,8 +295,7 @@ class Run:
         if self.folder.is_done(name, number):
             return
         made = [tensor.cpu() for tensor in make(parts[number])]
-        self.counted['written'] += sum(tensor.nbytes for tensor in made)
-        self.counted[f'{name.partition("-")[0]} made'] += 1
+        self.counted[name.partition('-')[0]] += sum(tensor.nbytes for tensor in made)
         self.folder.write(name, number, parts[number], parts[-1].stop, made)
         _log.info('process %d of %d: %s, part %d of %d', self.rank, self.size, name, number, len(parts))
 

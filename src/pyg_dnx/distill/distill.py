@@ -193,16 +193,17 @@ class Distilled:
     def trust(self, outputs: Tensor) -> Trust:
         r"""What is known about the surrogate at some of the outputs [B]."""
         if self.outputs.numel() > MAX_TRUST_SIZE:
-            return self._judge(outputs)
+            return self.judge(outputs)
         every = self._everywhere
         parts = every.surrogate_agreement, every.distillation_error, every.bias_decides
         return Trust(*(values.index_select(0, outputs) for values in parts))
 
     @cached_property
     def _everywhere(self) -> Trust:
-        return self._judge(slice(None))
+        return self.judge(slice(None))
 
-    def _judge(self, places: Tensor | slice) -> Trust:
+    def judge(self, places: Tensor | slice) -> Trust:
+        r"""The same, without a look at other outputs."""
         evidence, outputs = self.decomposition.evidence[places], self.outputs[places].double()
         logits = (evidence + self.surrogate.bias).double()
         error = (self.surrogate.outputs(logits) - outputs).norm(dim=1)

@@ -33,6 +33,7 @@ from pyg_dnx.scores.batch import score
 from pyg_dnx.scores.question import Goal, Question, outputs_of
 from pyg_dnx.teacher.teacher import Teacher
 
+LEAST_ENTRIES = 2**16
 ENTRIES_PER_OUTPUT = 2**10  # about, by which it is decided how many outputs a process explains at a time
 KNOWN_OF_SURROGATE = ('surrogate_agreement', 'distillation_error', 'bias_decides')
 JUDGED = ('estimate', 'bias_evidence', 'mask_bound', 'expected_unfaithfulness')
@@ -118,13 +119,14 @@ def explain_together(plan: Plan, teacher: Teacher, graph: Graph, wanted: Wanted,
         rule_state = partial(rule.prepare, asked, graph, distilled)
         rule_state(_question(plan.goal, distilled, target, outputs[:1]), run.within('distilled'))
     request = {
-        'distilled model': plan.identity(asked, graph, run),
+        'distilled model': distilled.memo.get('identity', lambda: plan.identity(asked, graph, run)),
         'index': run.digest(outputs),
         'target': run.digest(target),
         'rule': f'{rule} {plan.goal} {plan.doubt} {top_k} {run.entries}',
     }
     Checkpoint(told.folder.path, torch.zeros(0), request).join()
     alone = Run(run.max_memory, False, run.entries, tables=run.within('distilled').tables)
+    one = Run(run.max_memory, False, max(LEAST_ENTRIES, run.entries // run.size))  # as each process holds so many
 
     def ask(nodes: Tensor) -> tuple[Question, Any]:
         question = _question(plan.goal, distilled, target, nodes)
@@ -132,8 +134,8 @@ def explain_together(plan: Plan, teacher: Teacher, graph: Graph, wanted: Wanted,
 
     def explain(places: slice) -> list[Tensor]:
         question, state = ask(outputs[places])
-        found = score(distilled.decomposition, question, rule, state, top_k, replace(alone, tables=None))
-        trust, (nodes, scores, kept) = found.trust or distilled.trust(question.outputs), cast(Any, found.top)
+        found = score(distilled.decomposition, question, rule, state, top_k, one)
+        trust, (nodes, scores, kept) = found.trust or distilled.judge(question.outputs), cast(Any, found.top)
         change = rule.change(distilled, state, question, trust, kept)
         certificate = judge(distilled, question, trust, change, plan.doubt)
         return [nodes, scores, *trust.to_dict().values(), *(getattr(certificate, name) for name in JUDGED)]

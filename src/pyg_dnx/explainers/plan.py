@@ -157,12 +157,14 @@ class Plan:
             )
         with torch.no_grad():
             teacher, run = teacher.asked(graph, run), run.within('distilled')
-            Checkpoint(run.folder.path, torch.zeros(0), self.identity(teacher, graph, run)).join()
+            identity = self.identity(teacher, graph, run)
+            Checkpoint(run.folder.path, torch.zeros(0), identity).join()
             graph.check_content(run)
             dtype = torch.promote_types(graph.x.dtype, torch.float32)
             if is_csr(graph.edge_index) and (teacher.flow, dtype) not in graph.operators:
                 graph.operators[teacher.flow, dtype] = shared_adjacency(graph.edge_index, dtype, run)
             distilled = distill(teacher, graph, self.recipe, run)
+        distilled.memo.known['identity'] = identity
         if run.rank == 0:
             warn_if_not_converged(distilled)
         return distilled
