@@ -25,6 +25,7 @@ SMALL = {
     'molecules': ['--num_graphs', '120', '--path', 'molecules.png'],
     'pictures': [],
     'quickstart': [],
+    'ray_or_dask': ['--jobs', '2'],
     'recommend': [],
     'regression': ['--size', '20'],
     'save_load': [],
@@ -182,3 +183,9 @@ def test_pictures_are_of_the_planted_reason(run):
     names = ['neighborhood', 'features', 'batch', 'report', 'gnn_explainer']
     assert all(Path('pictures', f'{name}.png').stat().st_size > 0 for name in names)
     assert 'gradient' in Path('pictures', 'page.html').read_text(encoding='utf-8')
+
+
+def test_jobs_share_a_folder(run):
+    shown = run('ray_or_dask')
+    assert '2 jobs explained [1024, 1976] nodes' in shown
+    assert 'NodeExplanations(3000 nodes, top_k=10)' in shown

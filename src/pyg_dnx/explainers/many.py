@@ -114,6 +114,7 @@ def explain_together(plan: Plan, teacher: Teacher, graph: Graph, wanted: Wanted,
     outputs = outputs_of(index, num_outputs(graph, teacher.level), graph.x.device)
     asked = teacher.asked(graph, run)
     distilled, rule = plan.distilled(asked, graph, run), plan.rule_of(asked)
+    plan.keep(teacher, graph, distilled)
     told = run.within('explained')
     with torch.no_grad():
         rule_state = partial(rule.prepare, asked, graph, distilled)
