@@ -9,7 +9,7 @@ from helpers import dense_adjacency, example_graphs
 from link_case import PAIRS, TASKS, Edges, Linker, Planted, Renamed, explainer
 from models import graph
 
-from pyg_dnx import DnX, FastDnX, LinkExplanations, ProbeDnX, check
+from pyg_dnx import DnX, FastDnX, LinkExplanations, ProbeDnX, SurrogateWarning, check
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
@@ -353,3 +353,7 @@ def test_links_that_the_surrogate_does_not_predict_are_doubtful():
         if is_weak:
             assert found.surrogate.report.weakness < 0.3
             assert int(found.certificate.verdict.min()) >= 1
+            told = found.certificate.sentence(int(found.certificate.verdict.argmin()))
+            assert 'held-out pairs (R²' in told or 'disagrees' in told
+            with pytest.warns(SurrogateWarning, match=r'Explanations of links are doubtful: .*\. Use ProbeDnX\.$'):
+                explain(x, edge_index, edge_label_index=PAIRS, index=0)

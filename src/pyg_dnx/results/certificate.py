@@ -43,6 +43,7 @@ class Certificate:
         ridge (float): Its ridge.
         probe_r2 (Tensor, optional): For ProbeDnX, R² of the local fit, each pair of probes predicted from the others,
             [B]. What stands for the surrogate there is the local fit, which agrees if this is positive.
+        weakness (float, optional): Of links, R² of the surrogate on held-out pairs, where it is below 0.3.
     """
 
     index: Tensor
@@ -58,6 +59,7 @@ class Certificate:
     num_hops: int | None = None
     ridge: float | None = None
     probe_r2: Tensor | None = None
+    weakness: float | None = None
 
     @property
     def verdict(self) -> Tensor:
@@ -107,6 +109,8 @@ class Certificate:
         stands = 'the surrogate' if self.probe_r2 is None else f'the local fit (R² {float(known["probe_r2"]):.2g})'
         if verdict == NOT_EXPLAINED:
             why = f'{stands} disagrees with the model'
+        elif verdict == DOUBTFUL and self.weakness is not None:
+            why = f"the surrogate predicts little of the model's answers about held-out pairs (R² {self.weakness:.2f})"
         elif verdict == DOUBTFUL and bool(known['bias_decides']):
             evidence = f'({float(known["bias_evidence"]):+.2g})'
             why = f'the class comes from the bias {evidence}, which is in no node'
@@ -134,8 +138,8 @@ def judge(distilled: Distilled, question: Question, trust: Trust, change: Change
         doubt: The expected unfaithfulness above which an explanation is doubtful, in the unit of ``distilled``.
     """
     doubt *= distilled.unit
-    is_weak = trust.probe_r2 is None and distilled.surrogate.report.weakness is not None
-    is_doubtful = (change.expected > doubt) | trust.bias_decides | is_weak
+    weakness = distilled.surrogate.report.weakness if trust.probe_r2 is None else None
+    is_doubtful = (change.expected > doubt) | trust.bias_decides | (weakness is not None)
     return Certificate(
         index=question.outputs,
         estimate=torch.where(trust.surrogate_agreement, is_doubtful.long(), NOT_EXPLAINED),
@@ -149,4 +153,5 @@ def judge(distilled: Distilled, question: Question, trust: Trust, change: Change
         num_hops=distilled.surrogate.num_hops,
         ridge=distilled.surrogate.report.ridge,
         probe_r2=trust.probe_r2,
+        weakness=weakness,
     )

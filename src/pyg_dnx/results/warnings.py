@@ -13,6 +13,7 @@ from torch import Tensor
 from pyg_dnx.distill.distill import Distilled, Trust
 
 SHARE_TO_WARN = 0.1  # of explained outputs
+AGREEMENT = {'node': 'on the whole graph', 'edge': 'on held-out pairs', 'graph': 'on all graphs'}
 REMEDY = "Ask the model what an explanation is worth, with 'pyg_dnx.certify'."
 _NOT_THE_USER = {'pyg_dnx', 'torch', 'torch_geometric', 'contextlib'}
 _said: ContextVar[list[str] | None] = ContextVar('said', default=None)  # in the present call
@@ -80,6 +81,13 @@ def warn_about_sharing(name: str) -> None:
 
 def warn_if_doubtful(trust: Trust, distilled: Distilled, nodes: Tensor, doubt: float, has_target: bool) -> None:
     r"""Warns if more than a tenth of the explanations are not explained, or doubtful whatever their masks are."""
+    weakness = distilled.surrogate.report.weakness
+    if weakness is not None and trust.probe_r2 is None:
+        _warn(
+            f"Explanations of links are doubtful: the surrogate predicts little of the model's answers about held-out "
+            f'pairs (R² {weakness:.2f}). Use ProbeDnX.'
+        )
+        return
     agreement, bias_decides, error = trust.surrogate_agreement, trust.bias_decides, trust.distillation_error
     limit = (0.5 if trust.probe_r2 is None else 1.0) * doubt * distilled.unit
     # Most explanations are of one node, where reductions would only cost time.
@@ -93,10 +101,12 @@ def warn_if_doubtful(trust: Trust, distilled: Distilled, nodes: Tensor, doubt: f
         if trust.probe_r2 is not None:
             _warn(f"Probes don't explain the model where 'probe_r2' is not positive. {REMEDY}")
             return
-        where = f'node {int(nodes[0])}' if nodes.numel() == 1 else f'{int(disagrees.sum())} of {nodes.numel()} nodes'
+        noun = {'node': 'node', 'edge': 'pair', 'graph': 'graph'}[distilled.surrogate.level]
+        where = f'{int(disagrees.sum())} of {nodes.numel()} {noun}s'
+        where = f'{noun} {int(nodes[0])}' if nodes.numel() == 1 else where
         _warn(
             f'The surrogate disagrees with the model at {where}, so that this explanation may not speak for the model '
-            f'(agreement on the whole graph: {report.agreement:.1%}). {REMEDY}'
+            f'(agreement {AGREEMENT[distilled.surrogate.level]}: {report.agreement:.1%}). {REMEDY}'
         )
     elif _share(error > limit) > SHARE_TO_WARN:  # no numbers of this node, so that Python shows it once
         _warn(f"Explanations are doubtful where 'distillation_error' is above {limit:g}. {REMEDY}")
