@@ -7,9 +7,10 @@ import pytest
 import torch
 from helpers import dense_adjacency, example_graphs
 from link_case import PAIRS, TASKS, Edges, Linker, Planted, Renamed, explainer
-from models import graph
+from models import evaluations, graph, in_chunks
 
 from pyg_dnx import DnX, FastDnX, LinkExplanations, ProbeDnX, SurrogateWarning, check
+from pyg_dnx.run import Run
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
@@ -357,3 +358,72 @@ def test_links_that_the_surrogate_does_not_predict_are_doubtful():
             assert 'held-out pairs (R²' in told or 'disagrees' in told
             with pytest.warns(SurrogateWarning, match=r'Explanations of links are doubtful: .*\. Use ProbeDnX\.$'):
                 explain(x, edge_index, edge_label_index=PAIRS, index=0)
+
+
+@kinds
+@pytest.mark.parametrize('top_k', [None, 3])
+def test_explanations_of_pairs_are_read_and_kept(kind, top_k, tmp_path):
+    (x, edge_index), model = inputs(), Renamed('multiclass raw').double().eval()
+    algorithm = explainer(model, kind(pair_argument='pairs'), 'multiclass raw').algorithm
+    found = algorithm.explain_links(model, x, edge_index, pairs=PAIRS, index=[5, 0, 3], top_k=top_k)
+    assert found.targets.equal(model(x, edge_index, PAIRS).argmax(dim=1)[[5, 0, 3]])
+    assert '\n  1 → 4: ' in str(found)
+    assert found.for_pair(0, 1).node_score.equal(found[1].node_score)
+    with pytest.raises(KeyError, match=r"must be an explained pair \(got 1, 3\): see 'pairs'"):
+        found.for_pair(1, 3)
+    shown = found._repr_html_()
+    assert '3 explained pairs' in shown
+    assert '1 → 4' in shown
+    table = found.to_pandas()
+    assert table.columns[:5].tolist() == ['pair', 'source', 'target', 'neighbour', 'score']
+    assert table[table.pair == 5].source.unique().tolist() == [1]
+    found.save(tmp_path / 'file')
+    loaded = LinkExplanations.load(tmp_path / 'file', x, edge_index, pairs=PAIRS)
+    assert isinstance(loaded, LinkExplanations)
+    assert loaded.pairs.equal(found.pairs)
+    for one, other in zip(loaded, found, strict=True):
+        torch.testing.assert_close(one.node_score, other.node_score)
+    scores_only = LinkExplanations.load(tmp_path / 'file')
+    assert scores_only.pairs is None
+    assert 'pair 5: ' in str(scores_only)
+
+
+@kinds
+@pytest.mark.parametrize('top_k', [None, 3])
+def test_chunks_and_interruptions_change_nothing(kind, top_k, tmp_path):
+    (x, edge_index), model = inputs(), Linker().double().eval()
+    every = torch.cartesian_prod(torch.arange(8), torch.arange(8)).T
+    algorithm = explainer(model, kind()).algorithm
+    expected = algorithm.explain_links(model, x, edge_index, edge_label_index=every, top_k=top_k)
+
+    seen = []
+
+    class Interrupted(Run):
+        def bar(self, label, *args, **options):
+            bar = super().bar(label, *args, **options)
+
+            def update(size):
+                seen.append(size)
+                if len(seen) == 3:
+                    raise KeyboardInterrupt
+
+            bar.update = update if label == 'Explaining' else bar.update
+            return bar
+
+    in_chunks(algorithm, 40, Interrupted)
+    given = {'edge_label_index': every, 'top_k': top_k, 'checkpoint': tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        algorithm.explain_links(model, x, edge_index, **given)
+    found = algorithm.explain_links(model, x, edge_index, **given)
+    assert sum(seen) == 64
+    for one, other in zip(found.top_k(3), expected.top_k(3), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+
+
+def test_the_model_is_asked_once_for_all_pairs():
+    (x, edge_index), model = inputs(), Linker().double().eval()
+    algorithm = explainer(model, ProbeDnX(num_probes=16)).algorithm
+    with evaluations(model, 1 + 1 + 9 + 1 + 1 + 16):  # pairs, whether any will do, distillation, pairs, blank, probes
+        algorithm.explain_links(model, x, edge_index, edge_label_index=PAIRS)
+    with evaluations(model, 0):
+        list(algorithm.explain_links(model, x, edge_index, edge_label_index=PAIRS, index=[1, 4], top_k=2))

@@ -125,6 +125,7 @@ class NodeExplanations:
         self._trust = trust
         self._request = request
         self._place = place
+        self._pair_argument = 'edge_label_index' if place is None else place.graph.pair_argument
 
     def top_k(self, k: int) -> tuple[Tensor, Tensor]:
         r"""Returns, for each explained node, the ``k`` nodes with the highest scores, and these scores.
@@ -168,12 +169,31 @@ class NodeExplanations:
     def targets(self) -> Tensor | None:
         r"""The class that each explanation is of, [B]; ``None`` for regression."""
         target = self._request.target
-        types, size = self._request.types, self._request.num_nodes
-        if types is not None and types.target is not None:
-            size = types.sizes[types.target]
-        if target.is_floating_point() or target.numel() != size:
+        if target.is_floating_point() or target.numel() != self._num_outputs:
             return None
         return target.view(-1)[self.index]
+
+    @property
+    def _num_outputs(self) -> int | None:
+        r"""How many rows the model's output has, if that is known."""
+        types = self._request.types
+        if types is not None and types.target is not None:
+            return types.sizes[types.target]
+        return self._request.num_nodes
+
+    @property
+    def _of_rows(self) -> dict[str, Tensor]:
+        r"""What each explanation is of, by the names of columns, [B] each."""
+        return {'node': self.index}
+
+    @property
+    def ends(self) -> Tensor:
+        r"""The nodes that each explanation is about, [1, B], or [2, B] for pairs."""
+        return self.index[None]
+
+    def _title(self, b: int) -> str:
+        r"""What an explanation is of."""
+        return f'node {int(self.index[b])}'
 
     def for_node(self, node: int) -> Explanation:
         r"""The explanation of a node, by its id."""
@@ -259,7 +279,7 @@ class NodeExplanations:
                 if j >= 0
             )
             verdict = '' if certificate is None else f'; {VERDICTS[int(certificate.verdict[b])]}'
-            lines.append(f'  node {int(self.index[b])}: {best}{verdict}')
+            lines.append(f'  {self._title(b)}: {best}{verdict}')
         if size < len(self):
             lines.append(f'  … and {len(self) - size:,} more')
         return '\n'.join(lines)
@@ -275,7 +295,7 @@ class NodeExplanations:
                 start, stop = self.scores.crow_indices()[[part.start, part.stop]].tolist()
                 count = self.scores.crow_indices()[part.start : part.stop + 1].diff()
                 column, scores = self.scores.col_indices()[start:stop], self.scores.values()[start:stop]
-            of_node = {'node': self.index, **self._trust.to_dict()}
+            of_node = {**self._of_rows, **self._trust.to_dict()}
             if self.certificate is not None:
                 known = {name: getattr(self.certificate, name) for name in ('expected_unfaithfulness', 'verdict')}
                 of_node |= {name: value for name, value in known.items() if value is not None}
@@ -286,7 +306,8 @@ class NodeExplanations:
             if self._request.types is not None:
                 kind, column = self.places(column.long())
                 others = {'neighbour_type': np.array(self.node_types)[kind.cpu().numpy()], 'neighbour': column}
-            table = {'node': repeated.pop('node'), **others, 'score': scores, **repeated}
+            first_columns = {name: repeated.pop(name) for name in self._of_rows}
+            table = {**first_columns, **others, 'score': scores, **repeated}
             yield {name: _to_numpy(values) for name, values in table.items()}
 
     def to_pandas(self) -> pd.DataFrame:
@@ -327,6 +348,7 @@ class NodeExplanations:
             'model_config': _plain(vars(request.model_config)),
             'num_nodes': request.num_nodes,
             'graph': request.graph if self._place is None else self._place.graph.digest(),
+            'pair_argument': self._pair_argument,
             'types': None if request.types is None else list(request.types),
             'target': request.target,
             'direction': question.direction,
@@ -348,7 +370,7 @@ class NodeExplanations:
         if x is not None:
             request = explanations._request
             surrogate, num_nodes = request.surrogate, request.num_nodes
-            graph, num_features = Graph.of(x, edge_index, kwargs), surrogate.num_features
+            graph, num_features = Graph.of(x, edge_index, kwargs, explanations._pair_argument), surrogate.num_features
             if request.types is not None and graph.types is not None and request.types.target is not None:
                 graph = graph.aimed((), request.types.target)
             graph.check_content()
@@ -379,6 +401,30 @@ class LinkExplanations(NodeExplanations):
     @property
     def pairs(self) -> Tensor | None:
         return None if self._place is None else self._place.graph.pairs[:, self.index]
+
+    def for_pair(self, source: int, target: int) -> Explanation:
+        r"""The explanation of a pair, by its ends."""
+        ends = torch.tensor([[source], [target]], device=self.index.device)
+        found = [] if self.pairs is None else (self.pairs == ends).all(dim=0).nonzero().view(-1).tolist()
+        if not found:
+            raise KeyError(f"'source' and 'target' must be an explained pair (got {source}, {target}): see 'pairs'")
+        return cast(Explanation, self[found[0]])
+
+    @property
+    def _num_outputs(self) -> int | None:
+        return None if self._place is None else self._place.graph.pairs.size(1)
+
+    @property
+    def _of_rows(self) -> dict[str, Tensor]:
+        ends = {} if self.pairs is None else {'source': self.pairs[0], 'target': self.pairs[1]}
+        return {'pair': self.index, **ends}
+
+    @property
+    def ends(self) -> Tensor:
+        return self.index.new_full((2, len(self)), -1) if self.pairs is None else self.pairs
+
+    def _title(self, b: int) -> str:
+        return f'pair {int(self.index[b])}' if self.pairs is None else ' → '.join(map(str, self.pairs[:, b].tolist()))
 
     def __repr__(self) -> str:
         kept = '' if self._top is None else f', top_k={self._top[0].size(1)}'
@@ -417,7 +463,10 @@ def _from_dict(content: dict[str, Any]) -> NodeExplanations:
     scores = None if content['scores'] is None else Rows(*content['scores']).matrix(request.num_nodes)
     top = None if content['top'] is None else tuple(content['top'])
     certificate = content['certificate'] and Certificate.from_dict(content['certificate'])
-    return NodeExplanations(scores, top, Trust(**content['trust']), certificate, request, None)
+    kind = LinkExplanations if request.surrogate.level == 'edge' else NodeExplanations
+    found = kind(scores, top, Trust(**content['trust']), certificate, request, None)
+    found._pair_argument = content.get('pair_argument', found._pair_argument)
+    return found
 
 
 def _upgraded(content: dict[str, Any]) -> dict[str, Any]:

@@ -107,13 +107,15 @@ def batch_html(batch: NodeExplanations) -> str:
     """
     names, size = names_of(batch), min(MAX_ROWS, len(batch))
     nodes, scores = (values[:size].detach().cpu() for values in _top(batch))
-    others = scores[nodes != batch.index[:size].cpu()[:, None]].abs()  # an own score may dwarf all
+    ends = batch.ends[:, :size].cpu()
+    others = scores[(nodes != ends[..., None]).all(dim=0)].abs()  # an own score may dwarf all
     limit, certificate = max(others.tolist(), default=0.0) or max(scores.abs().flatten().tolist()), batch.certificate
     bars = [
         ''.join(_bar(names.node(j, None), value, limit) for j, value in zip(*row, strict=True) if j >= 0)
         for row in zip(nodes.tolist(), scores.tolist(), strict=True)
     ]
-    columns = {'node': [_escape(names.title(node)) for node in batch.index[:size].tolist()]}
+    titles = [' → '.join(_escape(names.title(node)) for node in each) for each in ends.T.tolist()]
+    columns = {'node' if len(ends) == 1 else 'pair': titles}
     if batch.targets is not None:
         columns['explained'] = [_escape(names.of_class(target)) for target in batch.targets[:size].tolist()]
     columns[f'{nodes.size(1)} highest scores'] = [f'<div style="white-space: nowrap">{bar}</div>' for bar in bars]
@@ -131,7 +133,7 @@ def batch_html(batch: NodeExplanations) -> str:
     rows = (''.join(map(cell.format, row)) for row in zip(*columns.values(), strict=True))
     body = ''.join(f'<tr>{row}</tr>' for row in rows)
     more = f'; the first {size:,} are shown' if size < len(batch) else ''
-    caption = f'<caption style="text-align: left">{len(batch):,} explained nodes{more}</caption>'
+    caption = f'<caption style="text-align: left">{len(batch):,} explained {"nodes" if len(ends) == 1 else "pairs"}{more}</caption>'
     return f'<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
