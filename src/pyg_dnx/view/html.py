@@ -115,7 +115,8 @@ def batch_html(batch: NodeExplanations) -> str:
         for row in zip(nodes.tolist(), scores.tolist(), strict=True)
     ]
     titles = [' → '.join(_escape(names.title(node)) for node in each) for each in ends.T.tolist()]
-    columns = {'node' if len(ends) == 1 else 'pair': titles}
+    noun = 'node' if len(ends) == 1 else 'pair'
+    columns = {noun: titles}
     if batch.targets is not None:
         columns['explained'] = [_escape(names.of_class(target)) for target in batch.targets[:size].tolist()]
     columns[f'{nodes.size(1)} highest scores'] = [f'<div style="white-space: nowrap">{bar}</div>' for bar in bars]
@@ -133,7 +134,7 @@ def batch_html(batch: NodeExplanations) -> str:
     rows = (''.join(map(cell.format, row)) for row in zip(*columns.values(), strict=True))
     body = ''.join(f'<tr>{row}</tr>' for row in rows)
     more = f'; the first {size:,} are shown' if size < len(batch) else ''
-    caption = f'<caption style="text-align: left">{len(batch):,} explained {"nodes" if len(ends) == 1 else "pairs"}{more}</caption>'
+    caption = f'<caption style="text-align: left">{len(batch):,} explained {noun}s{more}</caption>'
     return f'<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
