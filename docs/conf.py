@@ -8,9 +8,10 @@ copyright = author
 release = __version__
 
 extensions = [
-    'myst_parser',
+    'myst_nb',  # with myst_parser
     'sphinx.ext.autodoc',
     'sphinx.ext.mathjax',
+    'sphinx-mathjax-offline',  # formulas without a network
     'sphinx.ext.napoleon',
     'sphinx_copybutton',
 ]
@@ -22,6 +23,12 @@ autodoc_preserve_defaults = True  # names, not what they hold
 autodoc_typehints = 'none'  # types stand with the arguments
 napoleon_use_param = False  # several arguments may share a line
 python_maximum_signature_line_length = 80
+
+nb_execution_mode = 'force'
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600
+nb_merge_streams = True
+nb_output_stderr = 'remove'
 
 html_theme = 'furo'
 html_title = f'pyg-dnx {release}'

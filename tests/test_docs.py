@@ -19,6 +19,7 @@ PAGES = sorted([*ROOT.glob('*.md'), *(ROOT / 'docs').rglob('*.md')])
 BLOCK = re.compile(r'^(?:```python\n(?P<shown>.*?)^```$|<!-- python\n(?P<hidden>.*?)^-->$)', re.MULTILINE | re.DOTALL)
 CODE = re.compile(r'^```.*?^```$|`[^`\n]+`', re.MULTILINE | re.DOTALL)
 LINK = re.compile(r'\]\(([^)\s]+)\)')
+HERE = re.compile(r'^https://(?:github\.com/pyg-dnx/pyg-dnx/blob|raw\.githubusercontent\.com/pyg-dnx/pyg-dnx)/main/')
 NOT_RUN = re.compile(r'<!-- not run: [^\n]+ -->\n+$')
 
 
@@ -69,6 +70,7 @@ def test_blocks_are_found():
 @pytest.mark.parametrize('page', PAGES, ids=ids(PAGES))
 def test_links_lead_somewhere(page):
     for link in LINK.findall(CODE.sub('', page.read_text(encoding='utf-8'))):
+        link = HERE.sub(f'{ROOT}/', link)
         if re.match(r'\w+:', link):
             continue
         path, _, anchor = link.partition('#')

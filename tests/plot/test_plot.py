@@ -62,6 +62,10 @@ def test_pictures_are_the_same_each_time(tmp_path):
     assert first == second
 
 
+def test_a_notebook_shows_a_picture_even_without_pyplot():
+    assert plot.neighborhood(star(4))._repr_png_().startswith(b'\x89PNG')
+
+
 @pytest.mark.parametrize('ending', ['png', 'pdf', 'svg'])
 def test_pictures_are_saved(ending, tmp_path):
     plot.neighborhood(directed(), path=tmp_path / f'a.{ending}')

@@ -16,6 +16,7 @@ from torch_geometric.datasets.motif_generator import CycleMotif, HouseMotif
 from pyg_dnx import files, options
 from pyg_dnx.datasets.seeding import check_seed, seeded
 
+#: The names of atoms, in the order of their features, by data set.
 ATOMS = {
     'MUTAG': ('C', 'N', 'O', 'F', 'I', 'Cl', 'Br'),
     'Mutagenicity': ('C', 'O', 'Cl', 'H', 'N', 'F', 'Br', 'S', 'P', 'I', 'Na', 'K', 'Li', 'Ca'),

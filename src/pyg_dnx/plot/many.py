@@ -110,7 +110,7 @@ def features(
         scale = figure.colorbar(points, ax=list(panels), shrink=0.8, aspect=30, ticks=[0.0, 1.0], pad=0.02)
         scale.outline.set_visible(False)
         dress(scale.ax, theme).set_yticklabels(['low', 'high'])
-        scale.ax.set_ylabel("the node's own feature", fontsize=9, labelpad=-12)
+        scale.ax.set_ylabel("the node's own feature", fontsize=9)
     return figure
 
 

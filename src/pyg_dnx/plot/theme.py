@@ -68,10 +68,11 @@ def new_figure(theme: Theme, width: float, height: float, is_tidy: bool = False)
     r"""An empty page of so many inches, which pyplot knows nothing of; a tidy one makes room for all labels."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+
+        from pyg_dnx.plot.picture import Picture
     except ImportError as error:
         raise ImportError("pictures need 'matplotlib', which is not installed: pip install matplotlib") from error
-    figure = Figure(figsize=(width, height), facecolor=theme.page)
+    figure = Picture(figsize=(width, height), facecolor=theme.page)
     if is_tidy:
         figure.set_layout_engine('constrained', w_pad=0.12, h_pad=0.08, wspace=0.02, hspace=0.02)
     FigureCanvasAgg(figure)  # which knows how large texts are
