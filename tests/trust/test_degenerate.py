@@ -3,10 +3,10 @@ r"""Where there is nothing to explain by, or too little to judge by, no verdict 
 import pytest
 import torch
 from helpers import example_graphs
-from models import Teacher, connected
+from models import Teacher, connected, evaluations
 
-from pyg_dnx import DnX, FastDnX, ProbeDnX, probe_masks
-from pyg_dnx.results.certificate import TRUSTWORTHY
+from pyg_dnx import DnX, FastDnX, ProbeDnX, SurrogateWarning, probe_masks
+from pyg_dnx.results.certificate import NOT_EXPLAINED, TRUSTWORTHY
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 GRAPHS = {'zero': 0.0, 'tiny': 1e-30, 'small': 1e-12}
@@ -76,3 +76,36 @@ def test_few_probes_do_not_judge_themselves(num_probes):
         Teacher().eval(), x, edge_index, top_k=3, progress=False
     )
     assert many._trust.surrogate_agreement.all()
+
+
+class Random(Teacher):
+    r"""A model whose dropout is always on, if it is to."""
+
+    def __init__(self, rate):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x, edge_index):
+        return super().forward(torch.nn.functional.dropout(x, self.rate, training=True), edge_index)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_model_that_answers_at_random_is_never_trustworthy(kind):
+    x, edge_index, _ = example_graphs()['undirected']
+    algorithm, state = connected(KINDS[kind]()), torch.get_rng_state()
+    with pytest.warns(SurrogateWarning, match='evaluated again'):
+        found = algorithm.explain_nodes(Random(0.5).eval(), x, edge_index, top_k=3, progress=False)
+    assert found.certificate.verdict.eq(NOT_EXPLAINED).all()
+    assert 'the model answers at random' in found.certificate.sentence(0)
+    assert torch.get_rng_state().equal(state)
+
+
+def test_a_model_that_draws_without_effect_is_asked_once_more():
+    x, edge_index, _ = example_graphs()['undirected']
+    model = Random(0.0).eval()  # which draws nothing
+    with evaluations(model, 1):
+        connected(FastDnX()).distill(model, x, edge_index)
+    model.rate = 1e-12
+    with evaluations(model, 2):
+        found = connected(FastDnX(num_hops=2)).explain_nodes(model, x, edge_index, top_k=3)
+    assert not found.certificate.is_random

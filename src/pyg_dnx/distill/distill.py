@@ -145,11 +145,13 @@ class Distilled:
         decomposition: The surrogate on this graph.
         answers: What the model says of it; in float64 unless large.
         memo: What else was asked of the model.
+        is_random: Whether the model answers otherwise when it is asked again, so that nothing explains it.
     """
 
     decomposition: Decomposition
     answers: Answers
     memo: Memo = field(default_factory=Memo)
+    is_random: bool = False
 
     @property
     def surrogate(self) -> Surrogate:

@@ -126,7 +126,8 @@ class Plan:
                 graph.operators[other.surrogate.flow, operator.value.dtype] = operator
             with torch.no_grad():
                 distilled = self._distil(teacher, graph, run, known)
-            if not is_current(distilled):
+                distilled = replace(distilled, is_random=teacher.answers_at_random(graph, distilled.outputs))
+            if distilled.is_random or not is_current(distilled):
                 warn_about_randomness()
             warn_if_not_converged(distilled)
             if known is None:

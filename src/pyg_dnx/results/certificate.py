@@ -44,6 +44,7 @@ class Certificate:
         probe_r2 (Tensor, optional): For ProbeDnX, R² of the local fit, each pair of probes predicted from the others,
             [B]. What stands for the surrogate there is the local fit, which agrees if this is positive.
         weakness (float, optional): Of links, R² of the surrogate on held-out pairs, where it is below 0.3.
+        is_random (bool): Whether the model, asked once more, answered otherwise.
     """
 
     index: Tensor
@@ -60,6 +61,7 @@ class Certificate:
     ridge: float | None = None
     probe_r2: Tensor | None = None
     weakness: float | None = None
+    is_random: bool = False
 
     @property
     def verdict(self) -> Tensor:
@@ -107,6 +109,9 @@ class Certificate:
             return self.measured.sentence(b)
         verdict, known = int(self.verdict[b]), {name: value[b] for name, value in vars(self).items() if _is_row(value)}
         stands = 'the surrogate' if self.probe_r2 is None else f'the local fit (R² {float(known["probe_r2"]):.2g})'
+        if self.is_random:
+            start = VERDICTS[verdict].capitalize()
+            return f'{start}: the model answers at random: make it deterministic in evaluation mode.'
         if verdict == NOT_EXPLAINED:
             why = f'{stands} disagrees with the model'
         elif verdict == DOUBTFUL and self.weakness is not None:
@@ -142,7 +147,7 @@ def judge(distilled: Distilled, question: Question, trust: Trust, change: Change
     is_doubtful = (change.expected > doubt) | trust.bias_decides | (weakness is not None)
     return Certificate(
         index=question.outputs,
-        estimate=torch.where(trust.surrogate_agreement, is_doubtful.long(), NOT_EXPLAINED),
+        estimate=torch.where(trust.surrogate_agreement & (not distilled.is_random), is_doubtful.long(), NOT_EXPLAINED),
         surrogate_agreement=trust.surrogate_agreement,
         distillation_error=trust.distillation_error,
         bias_decides=trust.bias_decides,
@@ -154,4 +159,5 @@ def judge(distilled: Distilled, question: Question, trust: Trust, change: Change
         ridge=distilled.surrogate.report.ridge,
         probe_r2=trust.probe_r2,
         weakness=weakness,
+        is_random=distilled.is_random,
     )

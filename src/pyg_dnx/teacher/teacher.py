@@ -7,7 +7,7 @@ import inspect
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MethodType
 from typing import Any, NamedTuple, cast
@@ -66,6 +66,7 @@ class Teacher:
     given_probes: Given = None
     given_edge_probes: Given = None
     one_by_one: bool = False
+    drawn: set[bool] = field(default_factory=set, repr=False)  # whether evaluations drew random numbers
 
     @cached_property
     def reach(self) -> int | None:
@@ -136,6 +137,12 @@ class Teacher:
         Checkpoint(run.folder.path, torch.zeros(0), {'model': about}).join()
         tables = run.each('outputs', 1, num_outputs(graph, self.level), lambda _: [cast(Tensor, found)])
         return replace(self, given=tables[0][0])
+
+    def answers_at_random(self, graph: Graph, outputs: Tensor) -> bool:
+        r"""Whether the model draws random numbers and, asked once more, says something else than ``outputs`` [O, C]."""
+        if True not in self.drawn:
+            return False
+        return not torch.allclose(self.redrawn(graph, 1), outputs.double(), rtol=1e-4, atol=1e-4)
 
     def redrawn(self, graph: Graph, seed: int) -> Tensor:
         r"""What the model says of all outputs if random numbers start from a ``seed``, [O, C]."""
@@ -335,7 +342,10 @@ class Teacher:
         devices = [graph.x.device] if graph.x.device.type == 'cuda' else []
         before = {key: vars(clone).copy() for key, clone in copies.items() if isinstance(clone, torch.nn.Module)}
         with _lock_of(self.model), torch.random.fork_rng(devices), torch.no_grad():
+            drawn = torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)
             outputs = graph.call(model, x)
+            now = torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)
+        self.drawn.add(not all(map(torch.equal, drawn, now)))
         self._note_written(copies, before)
         return self._checked(outputs, graph, num_rows)
 
