@@ -120,7 +120,7 @@ def inputs_of(data):
     return data.x_dict, data.edge_index_dict, ({'node_id_dict': ids} if ids else {})
 
 
-def teacher(graph, kind, data, seed, folder, epochs=200):
+def teacher(graph, kind, data, seed, folder, epochs=500):
     r"""A model with the weights of its best epoch on validation papers."""
     torch.manual_seed(seed)
     model, (x, edges, kwargs) = Model(data, kind), inputs_of(data)
@@ -144,7 +144,7 @@ def teacher(graph, kind, data, seed, folder, epochs=200):
             if score > best:
                 best, stale = score, 0
                 torch.save({'model': model.state_dict(), 'test': float(hit[parts['test']].double().mean())}, path)
-            if stale == 30:
+            if stale == 100:
                 break
     known = torch.load(path, weights_only=True)
     model.load_state_dict(known['model'])
