@@ -14,6 +14,7 @@ import calls
 import common
 import distillation
 import kernels
+import molecules
 import products
 import ranks
 import scaling
@@ -27,6 +28,7 @@ PARTS = {
     'scaling': scaling,
     'products': products,
     'ranks': ranks,
+    'molecules': molecules,
 }
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

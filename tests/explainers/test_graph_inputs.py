@@ -283,3 +283,16 @@ def test_batches_are_not_changed():
         graph_explainer(model, ProbeDnX(num_probes=8))(batch.x, batch.edge_index, batch=batch.batch)
     assert batch.x.equal(before.x)
     assert batch.edge_index.equal(before.edge_index)
+
+
+@ignore_doubt
+def test_a_data_set_is_the_same_in_any_batches():
+    model = Bonds(0.1).eval()
+    graphs = with_bonds()
+    weights = []
+    for data in (graphs, DataLoader(graphs, 2), [batch_of(graphs[:1]), batch_of(graphs[1:])]):
+        algorithm = graph_explainer(model, FastDnX(), 'regression [N, 2]').algorithm
+        weights.append(algorithm.distill(model, data).weight)
+        assert len(algorithm.explain_graphs(model, data)) == 3
+    torch.testing.assert_close(weights[0], weights[1])
+    torch.testing.assert_close(weights[0], weights[2])

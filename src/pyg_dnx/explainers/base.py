@@ -13,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Batch
 from torch_geometric.explain import Explainer, Explanation
 from torch_geometric.explain.algorithm import ExplainerAlgorithm
 from torch_geometric.explain.config import (
@@ -35,7 +34,7 @@ from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import at_level, num_outputs
 from pyg_dnx.results.certificate import DEFAULT_DOUBT
 from pyg_dnx.results.explanation import View
-from pyg_dnx.results.graph_explanations import GraphExplanations, arguments_of, batches_of
+from pyg_dnx.results.graph_explanations import GraphExplanations, all_of
 from pyg_dnx.results.node_explanations import LinkExplanations, NodeExplanations
 from pyg_dnx.results.warnings import one_warning, warn_about_sharing
 from pyg_dnx.run import Run
@@ -336,8 +335,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         self._check_level('graph', 'distill over a data set')
         if model is None:
             raise TypeError("'model' must be a module to be distilled over a data set (got None): pass it")
-        every = [item for batch in batches_of(data) for item in batch.to_data_list()]
-        return self.plan.distil_data_set(model, arguments_of(model, Batch.from_data_list(every)), run)
+        return self.plan.distil_data_set(model, all_of(model, data), run)
 
     def connect(self, explainer_config: ExplainerConfig, model_config: ModelConfig) -> None:
         r"""Takes the configuration of an :class:`~torch_geometric.explain.Explainer`, or says why it can't.

@@ -47,12 +47,13 @@ def batches_of(data: Any) -> Iterator[Batch]:
             raise TypeError(f"'data' must hold graphs as Data (got {type(wrong).__name__}): {_remedy(wrong)}")
         if (empty := next((g for g, item in enumerate(data) if item.num_nodes == 0), None)) is not None:
             raise ValueError(f"'data' must hold graphs with at least one node (got none in graph {empty}): drop it")
+        is_batched = all(isinstance(item, Batch) for item in data)
         widths = sorted({0 if item.x is None else item.x.size(-1) for item in data})
         if len(widths) > 1 or widths[0] == 0:
             raise ValueError(
                 f"'data' must hold graphs with the same number of features (got {widths}): pad or drop some"
             )
-        data = DataLoader(data, batch_size=BATCH_SIZE)
+        data = data if is_batched else DataLoader(data, batch_size=BATCH_SIZE)
     for batch in data:
         if isinstance(batch, HeteroData):
             raise TypeError(f"'data' must give batches of Data (got those of HeteroData): {_remedy(batch)}")
@@ -77,6 +78,28 @@ def arguments_of(model: torch.nn.Module, batch: Batch) -> Graph:
     names = list(inspect.signature(model.forward).parameters)[2:]
     kwargs = {name: batch[name] for name in names if name != 'batch' and batch.get(name) is not None}
     return Graph.of(batch.x, batch.edge_index, {**kwargs, 'batch': batch.batch})
+
+
+def all_of(model: torch.nn.Module, data: Any) -> Graph:
+    r"""All graphs of a data set, batch by batch, as one batch with what the model takes."""
+    graphs = [arguments_of(model, batch) for batch in batches_of(data)]
+    widths = sorted({graph.x.size(1) for graph in graphs})
+    if len(widths) > 1:
+        raise ValueError(f"'data' must hold graphs with the same number of features (got {widths}): pad or drop some")
+    sizes = torch.tensor([[graph.num_nodes, int(graph.batch.max()) + 1] for graph in graphs])
+    starts = (sizes.cumsum(0) - sizes).tolist()
+
+    def joined(name: str, values: list[Any]) -> Any:
+        if not isinstance(values[0], Tensor):
+            return values[0]
+        if 'index' in name:  # numbers of nodes, as PyG has it
+            return torch.cat([value + first for value, (first, _) in zip(values, starts, strict=True)], dim=-1)
+        return torch.cat(values)
+
+    kwargs = {name: joined(name, [graph.kwargs[name] for graph in graphs]) for name in graphs[0].kwargs}
+    kwargs['batch'] = torch.cat([graph.batch + first for graph, (_, first) in zip(graphs, starts, strict=True)])
+    edges = joined('edge_index', [graph.edge_index for graph in graphs])
+    return Graph.of(torch.cat([graph.x for graph in graphs]), edges, kwargs)
 
 
 @dataclass(frozen=True, eq=False)
