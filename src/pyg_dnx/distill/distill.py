@@ -296,9 +296,9 @@ def distill(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Distill
     return Distilled(decompose(surrogate, graph, readout, evidence.to(dtype), run), answers)
 
 
-def place(surrogate: Surrogate, teacher: Teacher, graph: Graph) -> Distilled:
+def place(surrogate: Surrogate, teacher: Teacher, graph: Graph, answers: Answers | None = None) -> Distilled:
     r"""A surrogate on another graph than those it was distilled on, beside what the model says there."""
-    answers = teacher.outputs(graph)
+    answers = teacher.outputs(graph) if answers is None else answers
     readout = readout_of(graph, teacher.level, answers.values.size(0))
     return Distilled(decompose(surrogate, graph, readout), answers)
 

@@ -36,7 +36,7 @@ def distill_graphs(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> 
     operator = graph.operator(teacher.flow, torch.float64)
     num_masks = max(1, recipe.num_masks) if targets.size(0) > 1 else max(NUM_OWN_MASKS, recipe.num_masks)
     masks = masks_of_parts(graph.num_nodes, num_masks, readout.parts)
-    probes = list(teacher.probe(graph, masks, run, how=recipe.how))
+    probes = list(teacher.probe(graph, masks, run, how=recipe.how, known=targets))
     categories = Categories.of(graph.x)
     x = (graph.x if categories is None else categories.encode(graph.x)).detach().double()
     taps = FILTERS[recipe.filter](num_hops)

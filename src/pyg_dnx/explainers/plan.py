@@ -186,8 +186,9 @@ class Plan:
         if teacher.level == 'node':
             return distill(teacher, graph, recipe, run)
         if known is None and not self.needs_surrogate:
-            known = no_surrogate(teacher, graph, recipe, teacher.outputs(graph).values.size(1))
-        elif known is None:
+            answers = teacher.outputs(graph)
+            return place(no_surrogate(teacher, graph, recipe, answers.values.size(1)), teacher, graph, answers)
+        if known is None:
             known = {'graph': distill_graphs, 'edge': distill_links}[teacher.level](teacher, graph, recipe, run)
         return place(known, teacher, graph)
 

@@ -251,7 +251,7 @@ class Probing(Rule):
         kept = evidence.new_empty(masks.size(0), outputs.size(0), width)
         quiet = replace(run, progress=False)
         if direction is None and teacher.level == 'graph':  # whose copies are asked about together
-            steps: Iterator[Tensor] = chain([outputs], teacher.probe(graph, asked, run, ALL_BLANKED, how))
+            steps: Iterator[Tensor] = chain([outputs], teacher.probe(graph, asked, run, ALL_BLANKED, how, outputs))
         else:
             blank = next(teacher.probe(graph, asked[:NUM_FIXED_MASKS], quiet, ALL_BLANKED, how))
             direction = None if direction is None else self._answer_direction(distilled, direction, blank)

@@ -26,6 +26,7 @@ from pyg_dnx.checkpoint import WIDTH, Checkpoint, sketch
 from pyg_dnx.graph.copies import copies, only_entries, part, without_edges
 from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import num_outputs
+from pyg_dnx.graph.subgraphs import whole_graphs
 from pyg_dnx.run import DEFAULT, Run
 from pyg_dnx.teacher.outputs import to_targets
 from pyg_dnx.teacher.probes import NUM_FIXED_MASKS
@@ -67,6 +68,7 @@ class Teacher:
     given_edge_probes: Given = None
     one_by_one: bool = False
     drawn: set[bool] = field(default_factory=set, repr=False)  # whether evaluations drew random numbers
+    _clean: dict[bool, torch.nn.Module] = field(default_factory=dict, repr=False)  # copies that stay as they are
 
     @cached_property
     def reach(self) -> int | None:
@@ -187,11 +189,18 @@ class Teacher:
         return to_targets(outputs, self.config, torch.float64, graph.x.device)[0]
 
     def probe(
-        self, graph: Graph, masks: Tensor, run: Run, first: int = NUM_FIXED_MASKS, how: str = 'features'
+        self,
+        graph: Graph,
+        masks: Tensor,
+        run: Run,
+        first: int = NUM_FIXED_MASKS,
+        how: str = 'features',
+        known: Tensor | None = None,
     ) -> Iterator[Tensor]:
         r"""Yields what the model says where each of ``masks`` [P, N], from ``first`` on, takes nodes away, [O, C].
 
-        Models of graphs are asked about many copies in one batch, if they take batches and answer row by row.
+        Models of graphs are asked about many copies in one batch, if they take batches and answer row by row: as is
+        ``known`` of the graph as it is, [O, C].
         """
         if (given := self._given(how)) is not None:
             name = 'edge_probe_outputs' if how == 'edges' else 'probe_outputs'
@@ -207,7 +216,7 @@ class Teacher:
                 for step in given[first : masks.size(0)]:
                     yield to_targets(step, self.config, torch.float64, graph.x.device)[0]
             elif self.level == 'graph':
-                yield from self._probe_copies(graph, masks[first:].to(graph.x.device), run, graph.taken(how))
+                yield from self._probe_copies(graph, masks[first:].to(graph.x.device), run, graph.taken(how), known)
             else:
                 for step in run.bar('Probing', 'probes', masks[first:]):
                     yield self._without(graph, step.to(graph.x.device), how)
@@ -247,8 +256,8 @@ class Teacher:
             return self.under(graph, only_entries(graph.x, keep))
         return self.under(graph, keep[:, None], None, how)
 
-    def _probe_copies(self, graph: Graph, masks: Tensor, run: Run, how: str) -> Iterator[Tensor]:
-        known = self.outputs(graph).values
+    def _probe_copies(self, graph: Graph, masks: Tensor, run: Run, how: str, known: Tensor | None) -> Iterator[Tensor]:
+        known = self.outputs(graph).values if known is None else known
         size = known.size(0)
         width = 2 * run.entries // (graph.num_nodes * (graph.x.size(1) + 16) + graph.edge_index.size(1))
         width, is_known = max(1, min(width, MAX_COPIES)) if self.takes_batches(graph) else 0, self.one_by_one
@@ -256,12 +265,10 @@ class Teacher:
             while masks.size(0) > 0:
                 chunk, masks = masks.tensor_split([max(1, width)])
                 found = None
-                if width > 0:  # and one whole copy at the end, whose answer is known
-                    chunk_and_whole = torch.cat([chunk, torch.ones_like(chunk[:1])])
-                    found = self._in_one_batch(copies(graph, chunk_and_whole, how, size), known)
-                    if (
-                        found is not None and not is_known
-                    ):  # once, the copy that is most unlike the graph is asked alone
+                if width > 0:  # and at first one whole copy at the end, whose answer is known
+                    whole = torch.ones_like(chunk[: int(not is_known)])
+                    found = self._in_one_batch(copies(graph, torch.cat([chunk, whole]), how, size), known, len(chunk))
+                    if found is not None and not is_known:  # and the most unlike copy is asked about alone
                         unlike = int((found - known).abs().flatten(1).sum(dim=1).argmax())
                         is_known = _is_near(found[unlike], self._one_copy(graph, chunk[unlike], how, size))
                         found = found if is_known else None
@@ -271,15 +278,15 @@ class Teacher:
                 bar.update(chunk.size(0))
                 yield from found
 
-    def _in_one_batch(self, batch: Graph, known: Tensor) -> Tensor | None:
-        r"""The answers [k, O, C] to k copies of a graph and one of all of it; ``None`` if that is not as ``known``."""
+    def _in_one_batch(self, batch: Graph, known: Tensor, count: int) -> Tensor | None:
+        r"""The answers [k, O, C] to k copies; ``None`` if that to a whole one after them is not as ``known``."""
         try:
             outputs = self.query(batch, is_masked=True, num_rows=int(batch.batch[-1]) + 1)
             found = to_targets(outputs, self.config, torch.float64, batch.x.device)[0]
         except Exception:  # a model that takes one graph at a time
             return None
         found = found.unflatten(0, (-1, known.size(0)))
-        return found[:-1] if _is_near(found[-1], known) else None
+        return found[:count] if len(found) == count or _is_near(found[-1], known) else None
 
     def _one_copy(self, graph: Graph, mask: Tensor, how: str, size: int) -> Tensor:
         one = copies(graph, mask[None], how, size)
@@ -323,6 +330,10 @@ class Teacher:
         if any(map(is_lazy, self.model.parameters())):  # there are no weights before the first evaluation
             graph.call(_EvaluationMode(self.model))
         copies: dict[int, Any] = {}
+        model = self._clean.get(is_masked) if edge_mask is None else None
+        if model is not None:
+            with _lock_of(self.model), torch.random.fork_rng(_devices(graph)), torch.no_grad():
+                return self._checked(graph.call(model, x), graph, num_rows)
         model = _copied(self.model, copies)
         if is_masked:
             for layer in model.modules():
@@ -339,14 +350,17 @@ class Teacher:
             if any(layer._edge_mask is None for layer in layers):  # it takes several relations
                 clear_masks(model)
                 graph = self._dropped(graph, edge_mask)
-        devices = [graph.x.device] if graph.x.device.type == 'cuda' else []
         before = {key: vars(clone).copy() for key, clone in copies.items() if isinstance(clone, torch.nn.Module)}
+        devices = _devices(graph)
         with _lock_of(self.model), torch.random.fork_rng(devices), torch.no_grad():
             drawn = torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)
             outputs = graph.call(model, x)
             now = torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)
         self.drawn.add(not all(map(torch.equal, drawn, now)))
-        self._note_written(copies, before)
+        is_clean = not self._note_written(copies, before) and not any(it._version for it in model.buffers())
+        if is_clean and edge_mask is None and self.level == 'graph' and self.drawn == {False}:
+            keeps = any(vars(layer).get('cached') for layer in self.model.modules())
+            self._clean.update(dict.fromkeys((is_masked,) if keeps else (True, False), model))
         return self._checked(outputs, graph, num_rows)
 
     def _each(self, graph: Graph, x: Tensor | None, edge_mask: Tensor | None, is_masked: bool) -> Tensor:
@@ -374,15 +388,16 @@ class Teacher:
         size = num_outputs(graph, 'graph')
         if size == 1:
             return False
-        whole, alone = self.outputs(graph).values, replace(self, one_by_one=True)
-        for number in (0, size - 1):
-            one, *_ = part(graph, number, size)
-            if not _is_near(alone.outputs(one).values, whole[number : number + 1]):
-                return True
-        return False
+        ends = torch.tensor([0, size - 1], device=graph.x.device)
+        found = whole_graphs(graph.batch, graph.edge_index, ends)
+        pair = found.graph(graph, None, ends, size)
+        pair.kwargs['batch'] = found.owner
+        alone = replace(self, one_by_one=True).outputs(pair).values
+        return not _is_near(alone, self.outputs(pair).values)
 
-    def _note_written(self, copies: dict[int, Any], before: dict[int, dict[str, Any]]) -> None:
-        r"""Keeps which attributes of its own an evaluation has set, and to which whole number."""
+    def _note_written(self, copies: dict[int, Any], before: dict[int, dict[str, Any]]) -> bool:
+        r"""Keeps which attributes of its own an evaluation has set, and to which number; returns if there are any."""
+        has_written = False
         for module in [] if self.model is None else self.model.modules():
             if (known := before.get(id(module))) is None:
                 continue
@@ -394,8 +409,10 @@ class Teacher:
                 or not _is_untouched(value, vars(module).get(name), copies, seen=set())
             }
             if found:
+                has_written = True
                 with _asking_lock:
                     _written.setdefault(module, {}).update(found)
+        return has_written
 
     def _dropped(self, graph: Graph, edge_mask: Tensor) -> Graph:
         r"""The graph with those edges that a mask keeps."""
@@ -426,6 +443,10 @@ class Teacher:
                 f'{list(outputs.shape)}): use a {self.level}-level model'
             )
         return outputs.detach()
+
+
+def _devices(graph: Graph) -> list[torch.device]:
+    return [graph.x.device] if graph.x.device.type == 'cuda' else []
 
 
 def _is_near(found: Tensor, known: Tensor) -> bool:
