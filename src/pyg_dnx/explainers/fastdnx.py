@@ -33,7 +33,8 @@ class FastDnXAlgorithm(DistillAndExplain):
         mask (str): How scores become masks in [0, 1]: by ``'rank'`` within the neighbourhood, the ``'positive'`` part
             over its maximum, or ``'minmax'``. These are highest where removing something changes the prediction.
             ``'size'`` ranks scores by size, whatever their signs, for masks to keep: what counts against the class is
-            part of what reproduces its probability. The class itself is kept better by ``'rank'``. (default: ``'rank'``)
+            part of what reproduces its probability. The class itself is kept better by ``'rank'``.
+            (default: ``'rank'``)
         cache (SurrogateCache, optional): Where distilled models are kept; ``None`` turns caching off.
             (default: one cache, shared by all explainers)
         max_memory (int, optional): About how many bytes to work in, beyond what goes in and out; ``None`` is half of
