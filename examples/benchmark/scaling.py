@@ -9,8 +9,8 @@ from graphs import power_law
 
 from pyg_dnx import DnX, FastDnX
 from pyg_dnx.graph.operator import normalized_adjacency
-from pyg_dnx.graph.rows import inner_products, row_chunks, rows_of
-from pyg_dnx.scores.batch import MAX_CHUNK_ENTRIES
+from pyg_dnx.graph.rows import inner_products, rows_of, runs
+from pyg_dnx.run import ENTRIES
 
 GROWING = {  # names and colours of what grows with the graph
     'FastDnX': ('FastDnX, one graph, neighbours anywhere in it', '#0072B2'),
@@ -61,7 +61,8 @@ def cost_of_all(num_nodes, num_edges, algorithm, repeats):
     hidden, direction = x @ surrogate.weight, surrogate(x, edge_index) - surrogate.bias
 
     def kernels():
-        for nodes in row_chunks(operator, torch.arange(num_nodes), 2, max(MAX_CHUNK_ENTRIES, num_nodes)):
+        size = operator.walks(2).clamp(max=num_nodes)
+        for nodes in runs(size, max(ENTRIES, num_nodes)):
             inner_products(rows_of(operator, nodes, 2), direction[nodes], hidden)
 
     functions = {
