@@ -40,6 +40,17 @@ def test_an_explanation_has_the_names_of_its_explainer(named):
     assert any(name in page for name in FEATURES)
 
 
+@pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
+@pytest.mark.parametrize('names', [CLASSES, {0: 'cat', 1: 'dog', 2: 'owl'}])
+def test_verdicts_call_classes_by_their_names(names):
+    explainer = explainer_of(FastDnX(class_names=names))
+    explanation = explainer(*graph(), index=2)
+    name = names[int(explanation.target[2])]
+    assert f' {name} (p ' in pyg_dnx.certify(explainer, explanation).sentence(0)
+    many = explainer.algorithm.explain_nodes(explainer.model, *graph(), index=torch.tensor([2]), certify=True)
+    assert f' {name} (p ' in many.certificate.sentence(0)
+
+
 def test_names_of_nodes_follow_into_a_subgraph(named):
     explanation = named(*graph(), index=2)
     part = explanation.get_explanation_subgraph()

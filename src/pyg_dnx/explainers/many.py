@@ -83,6 +83,7 @@ def explain_each(plan: Plan, teacher: Teacher, graph: Graph, wanted: Wanted, run
         asker = Asker.of(teacher, graph, distilled.outputs, distilled.memo)
         scored = cast(Rows, scores) if top is None else _listed(*top)
         measured = measure_each(asker, question, scored, plan.view.mask if top is None else 'top', run)
+        measured = replace(measured, class_names=plan.view.class_names)
         certificate = replace(certificate or Certificate(outputs), measured=measured)
     matrix = None if scores is None else scores.matrix(graph.num_nodes)
     return kind(matrix, top, trust, certificate, request, place)

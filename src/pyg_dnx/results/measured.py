@@ -53,6 +53,7 @@ class Measured:
         is_soft (Tensor): Whether it has values between 0 and 1, [B].
         kinds (tuple): What that is: nodes, edges, features, entries.
         is_refined (bool): Whether masks were improved by swaps before.
+        class_names (list or dict, optional): What to call classes in sentences.
     """
 
     label: Tensor
@@ -70,6 +71,7 @@ class Measured:
     is_soft: Tensor
     kinds: tuple[str, ...]
     is_refined: bool = False
+    class_names: Any = None
 
     @property
     def is_random(self) -> bool:
@@ -91,7 +93,7 @@ class Measured:
         return replace(self, **rows)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), 'kinds': list(self.kinds)}
+        return {**vars(self), 'kinds': list(self.kinds), 'class_names': None}
 
     @staticmethod
     def from_dict(content: dict[str, Any]) -> Measured:
@@ -128,7 +130,7 @@ class Measured:
         return f"{seen}. Improve it with 'refine'."
 
     def _seen(self, b: int) -> str:
-        of_class = 'the output' if self.label[b] < 0 else f'class {int(self.label[b])}'
+        of_class = 'the output' if self.label[b] < 0 else self._class(int(self.label[b]))
         values = f'{self._value(self.before, b)} → {self._number(self.kept, b)}'
         if self.label[b] < 0:
             values = self._value(self.kept, b)
@@ -148,6 +150,10 @@ class Measured:
             f'{"changes it" if self.changes[b] else "does not change it"} ({self._value(self.removed, b)}); of '
             f'{NUM_RANDOM} random masks of this size, {counts[0]} {keep} as much and {counts[1]} {take} as much{limit}'
         )
+
+    def _class(self, label: int) -> str:
+        names = dict(enumerate(self.class_names)) if isinstance(self.class_names, list | tuple) else self.class_names
+        return str((names or {}).get(label, f'class {label}'))
 
     @property
     def _nouns(self) -> str:

@@ -75,7 +75,7 @@ def certify(explainer: Explainer, explanation: Explanation) -> Certificate:
         change = rule.change(distilled, state, question, trust, kept)
         asker = Asker.of(teacher, graph, distilled.outputs, distilled.memo)
         measured = measure(asker, question, tables_of(asker, outputs, *masks), plan.recipe.how, run)
-    measured = replace(measured, is_refined=explanation.get('num_evaluations') is not None)
+    measured = replace(measured, **_known(explanation))
     return replace(judge(distilled, question, trust, change, plan.doubt), measured=measured)
 
 
@@ -91,7 +91,15 @@ def _of_any(
         asker = Asker.of(teacher, graph, answers)
         question = Question(outputs, target=explanation.target if is_given else None)
         measured = measure(asker, question, tables_of(asker, outputs, *masks))
-    return Certificate(outputs, replace(measured, is_refined=explanation.get('num_evaluations') is not None))
+    return Certificate(outputs, replace(measured, **_known(explanation)))
+
+
+def _known(explanation: Explanation) -> dict[str, Any]:
+    r"""What an explanation says that sentences about it need."""
+    return {
+        'is_refined': explanation.get('num_evaluations') is not None,
+        'class_names': explanation.get('class_names'),
+    }
 
 
 class Group(NamedTuple):
