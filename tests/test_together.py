@@ -14,6 +14,7 @@ from pyg_dnx import DnX, FastDnX, NodeExplanations, ProbeDnX
 from pyg_dnx.distill.solvers import fit_classifier, fit_regressor, fit_stacked
 from pyg_dnx.graph.features import Features, num_blocks, propagate, propagate_together
 from pyg_dnx.graph.operator import normalized_adjacency, shared_adjacency
+from pyg_dnx.graph.rows import rows_of
 from pyg_dnx.run import Run, parts_of
 from pyg_dnx.tables import Tables
 
@@ -224,6 +225,45 @@ def test_a_product_in_blocks_of_rows():
         blocks = replace(operator, most=most)
         assert (blocks @ graph.x).equal(operator @ graph.x)
         assert blocks.walks(3).equal(operator.walks(3))
+
+
+@pytest.mark.parametrize('num_hops', [1, 2, 3])
+def test_rows_of_an_operator_with_too_many_entries(num_hops, case):
+    operator = normalized_adjacency(case.adjacency, None, NUM_NODES, torch.float64)
+    nodes = torch.tensor([5, 17, 0])
+    expected = rows_of(operator, nodes, num_hops).matrix(NUM_NODES).to_dense()
+    found = rows_of(replace(operator, most=operator.col.numel() - 1), nodes, num_hops)
+    torch.testing.assert_close(found.matrix(NUM_NODES).to_dense(), expected, rtol=1e-12, atol=0.0)
+
+
+def test_explaining_with_too_many_entries(case, tmp_path):
+    run = shared(tmp_path, None)
+    operator = shared_adjacency(case.adjacency, torch.float64, run, most=999)
+    assert operator.col.dtype == torch.int32
+    whole = normalized_adjacency(case.adjacency, None, NUM_NODES, torch.float64)
+    assert (operator @ case.x).equal(whole @ case.x)
+    found = propagate_together(operator, case.x, ((0.0, 1.0),), torch.float64, run, 'features').rows()
+    torch.testing.assert_close(found, dense_product(case), rtol=1e-12, atol=1e-14)
+
+
+def dense_product(case):
+    matrix = case.adjacency.to_dense() + torch.eye(NUM_NODES, dtype=torch.float64)
+    scale = matrix.sum(dim=1).rsqrt()
+    return scale[:, None] * matrix * scale @ case.x
+
+
+@pytest.mark.parametrize('change', ['order', 'twice', 'outside', 'weight'])
+def test_bad_matrices_are_named(change, case, tmp_path):
+    rowptr, col, value = torch.tensor([0, 2, 3, 3]), torch.tensor([1, 2, 0]), torch.ones(3)
+    if change == 'weight':
+        value[0] = -3.0
+    else:
+        col[:2] = torch.tensor({'order': [2, 1], 'twice': [1, 1], 'outside': [1, 3]}[change])
+    matrix = torch.sparse_csr_tensor(rowptr, col, value, (3, 3), check_invariants=False)
+    errors = {'outside': (IndexError, 'node ids from 0 to 2'), 'weight': (ValueError, 'positive in-degree')}
+    error, text = errors.get(change, (ValueError, 'columns of each row ascending, each once'))
+    with pytest.raises(error, match=text):
+        shared_adjacency(matrix, torch.float32, shared(tmp_path, None))
 
 
 def test_blocks_and_parts_depend_on_sizes_alone():
