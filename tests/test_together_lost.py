@@ -9,6 +9,7 @@ import torch
 from test_together import NUM_NODES, Case, explained, parts
 from together import together
 
+from pyg_dnx.distill import distill
 from pyg_dnx.run import LostProcessError, Run
 
 pytestmark = [
@@ -84,6 +85,12 @@ def test_a_process_that_raises_an_error_tells_the_others(failing, case, tmp_path
     for answer in answers:
         assert isinstance(answer, LostProcessError)
         assert f'process {failing} of 3' in str(answer)
+
+
+def test_a_rerun_does_not_solve_again(case, expected, tmp_path, monkeypatch):
+    case.explain('FastDnX', checkpoint=tmp_path, part=(0, 2))
+    monkeypatch.setattr(distill, 'fit_classifier', None)
+    torch.testing.assert_close(parts(case.explain('FastDnX', checkpoint=tmp_path, part=(0, 1))), expected)
 
 
 def test_what_others_explained_is_not_explained_again(case, expected, tmp_path):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch_geometric.explain.config import ModelMode
 
+from pyg_dnx import files
 from pyg_dnx.distill.decomposition import Decomposition, decompose
 from pyg_dnx.distill.solvers import (
     PRECISE_MAX_SIZE,
@@ -247,27 +248,35 @@ def distill(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Distill
             found = propagate(operator, inputs if mask is None else x * mask[:, None], num_hops, precise, max_bytes)
         return found if graph.roots is None else found.only(graph.roots)
 
-    num_hops, held_out = hops[0], None
-    if len(hops) > 1:
-        held_out = _held_out_loss(spread, targets, hops, recipe.ridge, regression, run)
-        rounding = 1e-9 * float(torch.linalg.vector_norm(targets)) ** 2 / targets.size(0)
-        best = min(held_out.values()) + rounding
-        num_hops = next(hops for hops, loss in held_out.items() if not loss > best)  # of ties, the fewest
+    def solve() -> tuple[dict[str, Any], Features | Design]:
+        num_hops, held_out = hops[0], None
+        if len(hops) > 1:
+            held_out = _held_out_loss(spread, targets, hops, recipe.ridge, regression, run)
+            rounding = 1e-9 * float(torch.linalg.vector_norm(targets)) ** 2 / targets.size(0)
+            best = min(held_out.values()) + rounding
+            num_hops = next(hops for hops, loss in held_out.items() if not loss > best)  # of ties, the fewest
 
-    features = spread(num_hops)
-    if recipe.num_masks > 0:
-        every = probe_masks(x.size(0), recipe.num_masks)
-        masks, shift = every[NUM_FIXED_MASKS:].to(x.device), 0.0 if regression else 1.0 / targets.size(1)
-        shifted = (answer - shift for answer in chain([targets], teacher.probe(graph, every, run)))
-        if isinstance(features, Design):
-            fit = fit_masked(features, torch.cat([torch.ones_like(masks[:1]), masks]), shifted, recipe.ridge)
+        features = spread(num_hops)
+        if recipe.num_masks > 0:
+            every = probe_masks(x.size(0), recipe.num_masks)
+            masks, shift = every[NUM_FIXED_MASKS:].to(x.device), 0.0 if regression else 1.0 / targets.size(1)
+            shifted = (answer - shift for answer in chain([targets], teacher.probe(graph, every, run)))
+            if isinstance(features, Design):
+                fit = fit_masked(features, torch.cat([torch.ones_like(masks[:1]), masks]), shifted, recipe.ridge)
+            else:
+                names = (f'masked{number}' for number in range(masks.size(0)))
+                others = (cast(Features, spread(num_hops, mask, name)) for mask, name in zip(masks, names, strict=True))
+                parts = (
+                    (part, answer[part.mine]) for part, answer in zip(chain([features], others), shifted, strict=True)
+                )
+                fit = fit_stacked(parts, (1 + recipe.num_masks) * targets.size(0), recipe.ridge)
         else:
-            names = (f'masked{number}' for number in range(masks.size(0)))
-            others = (cast(Features, spread(num_hops, mask, name)) for mask, name in zip(masks, names, strict=True))
-            parts = ((part, answer[part.mine]) for part, answer in zip(chain([features], others), shifted, strict=True))
-            fit = fit_stacked(parts, (1 + recipe.num_masks) * targets.size(0), recipe.ridge)
-    else:
-        fit = _fit(features, targets, recipe.ridge, regression, run.progress)
+            fit = _fit(features, targets, recipe.ridge, regression, run.progress)
+        return {**fit._asdict(), 'num_hops': num_hops, 'held_out': held_out}, features
+
+    solution, known = _kept(solve, run)
+    num_hops, held_out = solution.pop('num_hops'), solution.pop('held_out')
+    fit, features = Fit(**solution), spread(num_hops) if known is None else known
     weight, bias = fit.weight.to(features.dtype), fit.bias.to(features.dtype)
 
     def evidence_of(rows: slice) -> list[Tensor]:
@@ -294,6 +303,21 @@ def distill(teacher: Teacher, graph: Graph, recipe: Recipe, run: Run) -> Distill
     surrogate = Surrogate(*parts_of, filter=recipe.filter)
     readout = readout_of(graph, teacher.level, targets.size(0))
     return Distilled(decompose(surrogate, graph, readout, evidence.to(dtype), run), answers)
+
+
+def _kept(
+    solve: Callable[[], tuple[dict[str, Any], Features | Design]], run: Run
+) -> tuple[dict[str, Any], Features | Design | None]:
+    r"""What was solved, and the features; without these from the folder that processes share, if it is there."""
+    if run.tables is None:
+        return solve()
+    path, features = run.tables.path / 'fit.pt', None
+    if run.first(float(path.exists())) == 0.0:
+        found, features = solve()
+        if run.rank == 0:
+            files.write(path, 'Fit', found)
+        run.wait()
+    return files.read(path, 'Fit', dict), features
 
 
 def place(surrogate: Surrogate, teacher: Teacher, graph: Graph, answers: Answers | None = None) -> Distilled:
