@@ -5,7 +5,7 @@ import torch
 from graph_level_case import GraphTeacher, batch_of, graph_explainer, small_graphs
 from torch_geometric.explain import GNNExplainer
 
-from pyg_dnx import ProbeDnX, certify, check, refine
+from pyg_dnx import FastDnX, ProbeDnX, certify, check, refine, trust_report
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 GRAPHS = small_graphs((6, 4, 5))
@@ -73,3 +73,18 @@ def test_verdicts_and_refinement_take_graphs():
     better = refine(explainer, explained, size=2)
     assert len(better) == 3
     assert (better.gap >= better.gap_before).all()
+
+
+@pytest.mark.parametrize('algorithm', [FastDnX, ProbeDnX])
+def test_a_report_on_a_data_set(algorithm, tmp_path):
+    graphs = small_graphs((6, 4, 5, 12, 3, 7))
+    explainer = graph_explainer(MODEL, algorithm(), edge=None)
+    if algorithm is FastDnX:
+        explainer.algorithm.distill(MODEL, graphs)
+    report = trust_report(explainer, graphs, num_checks=4)
+    assert [(group.name, group.num_nodes) for group in report.by_degree] == [('1 to 9', 5), ('10 to 19', 1)]
+    assert sum(group.num_nodes for group in report.by_class) == 6
+    assert sum(row.num_checked for row in report.reliability) == 4
+    assert 'graphs' in str(report)
+    assert 'in-degree' not in str(report)
+    report.plot(tmp_path / 'report.png')

@@ -24,7 +24,10 @@ def report(report: TrustReport, *, theme: str = 'light', path: str | PathLike[st
         path (str, optional): Where to save the picture. (default: nowhere)
     """
     colors = theme_of(theme)
-    tables = {'in-degree': report.by_degree, "model's confidence": report.by_confidence}
+    tables = {
+        'size' if report.level == 'graph' else 'in-degree': report.by_degree,
+        "model's confidence": report.by_confidence,
+    }
     tables = {title: groups for title, groups in tables.items() if groups}
     num_panels = (report.confusion is not None) + len(tables) + 1
     figure = new_figure(colors, 3.7 * num_panels, 3.5, is_tidy=True)

@@ -152,6 +152,11 @@ class GraphExplanations:
         r"""What masks of nodes took away: ``'features'`` or ``'nodes'``."""
         return str(self._parts[0].explanation.how)
 
+    @property
+    def sizes(self) -> Tensor:
+        r"""The number of nodes of each graph, [G]."""
+        return self._scores().length
+
     def _scores(self) -> Rows:
         r"""The scores of the nodes of each graph, numbered within it."""
         lengths, columns, values = [], [], []

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DEGREES = (0, 1, 2, 4, 8, 16, 64)  # where the bins start
+SIZES = (1, 10, 20, 30, 50, 100)  # of graphs
 CONFIDENCES = (0.0, 0.5, 0.7, 0.9, 0.99)
 _NORMAL_95 = 1.959964
 
@@ -135,6 +136,7 @@ class TrustReport:
         confusion (list, optional): How many nodes of each of the model's classes (rows) the surrogate puts in each.
         reliability (list): A :class:`Reliability` for each verdict, measured on a sample of nodes.
         is_random (bool): Whether the model answers otherwise when it is asked again.
+        level (str): What it is about; of whole graphs, ``by_degree`` has graphs of similar size.
     """
 
     report: Report
@@ -144,6 +146,7 @@ class TrustReport:
     confusion: list[list[int]] | None
     reliability: list[Reliability]
     is_random: bool = False
+    level: str = 'node'
 
     def to_dict(self) -> dict[str, Any]:
         r"""The report as numbers, strings, lists and dictionaries, for JSON say."""
@@ -169,10 +172,11 @@ class TrustReport:
         lines = [str(self.report)]
         if self.is_random:
             lines.append('The model answers at random: make it deterministic in evaluation mode.')
-        tables = {'class': self.by_class, 'in-degree': self.by_degree, 'confidence': self.by_confidence}
+        size, noun = ('size', 'graphs') if self.level == 'graph' else ('in-degree', 'nodes')
+        tables = {'class': self.by_class, size: self.by_degree, 'confidence': self.by_confidence}
         for title, groups in tables.items():
             if groups:
-                lines.append(f'\n{title:<34} {"nodes":>9} {"agreement":>10} {"error":>7}')
+                lines.append(f'\n{title:<34} {noun:>9} {"agreement":>10} {"error":>7}')
             for group in groups:
                 agreement, error = f'{group.agreement:.1%}', f'{group.distillation_error:.3f}'
                 lines.append(f'{group.name:<34} {group.num_nodes:>9,} {agreement:>10} {error:>7}')
@@ -187,8 +191,8 @@ class TrustReport:
 @one_warning()
 def trust_report(
     explainer: Explainer,
-    x: Tensor,
-    edge_index: Any,
+    x: Any,
+    edge_index: Any = None,
     *,
     num_checks: int = 200,
     seed: int = 0,
@@ -199,6 +203,8 @@ def trust_report(
     **kwargs: Any,
 ) -> TrustReport:
     r"""Reports where the surrogate agrees with the model, and checks a sample of explanations on the model.
+
+    ``trust_report(explainer, loader)`` reports on a model of whole graphs, over a data set, loader or list of graphs.
 
     Args:
         explainer (Explainer): An explainer with an algorithm of this package.
@@ -214,6 +220,8 @@ def trust_report(
     """
     algorithm = algorithm_of(explainer)
     options.count('num_checks', num_checks)
+    if edge_index is None:
+        return _report_on_graphs(explainer, x, _Sample(num_checks, seed, None), progress)
     algorithm, graph = algorithm._asked(explainer.model, algorithm._graph(x, edge_index, kwargs), None, None)
     run = algorithm._together(progress, checkpoint, group)
     if run.tables is not None:  # what they distil is what each goes on with by itself
@@ -288,6 +296,41 @@ def _report(explainer: Explainer, graph: Graph, distilled: Distilled, wanted: _S
     is_random = any(certificate.measured.is_random for certificate in certificates if certificate.measured is not None)
     tables = by_class, by_degree, by_confidence, confusion, reliability
     return TrustReport(distilled.surrogate.report, *tables, is_random=is_random)
+
+
+def _report_on_graphs(explainer: Explainer, data: Any, wanted: _Sample, progress: bool | None) -> TrustReport:
+    algorithm, run = algorithm_of(explainer), Run()
+    explained = algorithm.explain_graphs(explainer.model, data, progress=progress)
+    trust, regression = explained.trust, explainer.model_config.mode == ModelMode.regression
+    values = trust.surrogate_agreement.double(), trust.distillation_error.double()
+    names = [_span(SIZES, b) for b in range(len(SIZES))]
+    by_size, by_class = _groups(_bins(explained.sizes, SIZES), names, *values, run), []
+    if not regression:
+        label = explained.targets
+        by_class = _groups(label, [str(c) for c in range(int(label.max()) + 1)], *values, run)
+
+    generator = torch.Generator(device='cpu').manual_seed(wanted.seed)
+    parts = list(explained[torch.randperm(len(explained), generator=generator, device='cpu')[: wanted.num_checks]])
+    certificates = [certify(explainer, explanation) for explanation in parts]
+    verdict, measured = torch.cat([one.verdict for one in certificates]), check_own(explainer, parts, run)
+    if measured.fidelity_minus is None:
+        kept = measured.unfaithfulness <= float(explained.targets.double().var(dim=0, correction=0).sum().sqrt())
+    else:
+        kept = measured.fidelity_minus == 0.0
+    reliability = [
+        _reliability(name, kept[verdict == number], measured.unfaithfulness[verdict == number])
+        for number, name in enumerate(VERDICTS)
+        if bool((verdict == number).any())
+    ]
+    plan = algorithm.plan
+    known = plan.of_data_set(Teacher(explainer.model, plan.config)) if plan.needs_surrogate else None
+    agreement, nan = float(values[0].mean()), float('nan')
+    own = Report(
+        nan, agreement, 0.0, 'none', plan.recipe.ridge, True, int(explained.sizes.sum()), plan.config.mode.value
+    )
+    report = own if known is None else known.report
+    is_random = any(one.measured.is_random for one in certificates if one.measured is not None)
+    return TrustReport(report, by_class, by_size, [], None, reliability, is_random, 'graph')
 
 
 def _bins(values: Tensor, starts: tuple[float, ...]) -> Tensor:
