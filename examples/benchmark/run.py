@@ -13,6 +13,7 @@ import warnings
 import calls
 import common
 import distillation
+import first
 import kernels
 import molecules
 import products
@@ -25,6 +26,7 @@ PARTS = {
     'calls': calls,
     'kernels': kernels,
     'distillation': distillation,
+    'first': first,
     'scaling': scaling,
     'products': products,
     'ranks': ranks,

@@ -24,7 +24,7 @@ INPUTS = [  # what is given instead of good inputs, and what the error says
     ({'x': X[None]}, '(got [1, 8, 3])'),
     ({'x': X.tolist()}, "'x' must be a dense tensor of real numbers (got list)"),
     ({'x': X.numpy()}, '(got ndarray)'),
-    ({'x': X.to_sparse()}, 'torch.sparse_coo'),
+    ({'x': X.to_sparse_csc()}, 'torch.sparse_csc'),
     ({'x': X.cfloat()}, 'torch.complex64'),
     ({'x': {'paper': X}}, "'x' and 'edge_index' must both be dicts"),
     ({'edge_index': {('a', 'to', 'a'): EDGES}}, 'by node type and by relation, for a heterogeneous graph'),

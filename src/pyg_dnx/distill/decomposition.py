@@ -334,7 +334,7 @@ def decompose(
 
     def hidden_of(rows: slice) -> tuple[Tensor, ...]:
         scale = None if readout.scale is None else readout.scale[rows]
-        return hidden_signals(surrogate.encode(graph.x[rows]), surrogate, scale)
+        return hidden_signals(surrogate.encode(graph.features(rows)), surrogate, scale)
 
     hidden = tuple(run.rows('hidden', graph.num_nodes, hidden_of, surrogate.weight.numel()))
     return Decomposition(surrogate, operator, readout, surrogate.taps, hidden, evidence, surrogate.decoder)
@@ -343,7 +343,9 @@ def decompose(
 def hidden_signals(x: Tensor, surrogate: Surrogate, scale: Tensor | None = None) -> tuple[Tensor, ...]:
     r""":math:`X \Theta_t` for each t, [N, C] each, summed over copies of features if these have a ``scale`` [N, P]."""
     weights, copies = surrogate.weight.split(x.size(1)), 1 if scale is None else scale.size(1)
-    parts = [[part.to(weight.dtype) @ weight for weight in weights] for part in x.detach().split(ROWS_AT_A_TIME)]
+    x = x.detach()
+    parts_of = x.split(ROWS_AT_A_TIME) if x.layout == torch.strided else (x,)
+    parts = [[part.to(weight.dtype) @ weight for weight in weights] for part in parts_of]
     signals = [column[0] if len(column) == 1 else torch.cat(column) for column in zip(*parts, strict=True)]
     if scale is not None:
         signals = [signal * scale[:, n % copies, None].to(signal.dtype) for n, signal in enumerate(signals)]

@@ -409,8 +409,21 @@ class DistillAndExplain(ExplainerAlgorithm):
         by_target = self.explainer_config.explanation_type == ExplanationType.phenomenon
         return Goal(self.model_config, by_target, self.score == 'target', self.contrast)
 
+    def _check_sparse(self, x: Tensor) -> None:
+        r"""Sparse features are refused where the model is asked under masks, or features are scored."""
+        mask_type = self.explainer_config.node_mask_type
+        scores_features = mask_type is not None and mask_type.value != 'object'
+        asks = self._num_probes > 0 or self.plan.recipe.num_masks > 0
+        if asks or scores_features or self.plan.level != 'node':
+            raise TypeError(
+                f"'x' must be a dense tensor where a model is asked under masks or features are scored (got {x.layout})"
+                f": pass x.to_dense(), or take FastDnX or DnX with distillation='paper' and node_mask_type='object'"
+            )
+
     def _graph(self, x: Any, edge_index: Any, kwargs: dict[str, Any]) -> Graph:
         r"""The arguments of the model; those of a heterogeneous graph are packed once."""
+        if isinstance(x, Tensor) and x.layout != torch.strided:
+            self._check_sparse(x)
         is_typed = isinstance(x, Mapping) and isinstance(edge_index, Mapping)
         if self.cache is None or not is_typed or len(x) == len(edge_index) == 1:
             return Graph.of(x, edge_index, kwargs, self.pair_argument)
@@ -440,7 +453,7 @@ class DistillAndExplain(ExplainerAlgorithm):
         is_binary = self.model_config.mode == ModelMode.binary_classification
         return {size, size // 2} if is_binary and size % 2 == 0 and graph.types is not None else {size}
 
-    def _run(self, progress: bool | None = False) -> Run:
+    def _run(self, progress: bool | None = None) -> Run:
         return Run(self.max_memory, progress)
 
     def _together(

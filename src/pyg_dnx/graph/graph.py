@@ -15,6 +15,8 @@ from pyg_dnx.graph.operator import Operator, is_edge_list, normalized_adjacency
 from pyg_dnx.graph.types import Types, aimed, pack, paired
 from pyg_dnx.run import DEFAULT, ENTRIES, Run
 
+LAYOUTS = (torch.strided, torch.sparse_csr, torch.sparse_coo)  # of features
+
 
 @dataclass(frozen=True, eq=False)
 class Graph:
@@ -109,6 +111,12 @@ class Graph:
     def times(self, node_mask: Tensor) -> Any:
         r"""The features, as the model takes them, times a mask of shape [N, 1], [N, F] or [1, F]."""
         return self.x * node_mask if self.types is None else self.types.times(self.x, node_mask)
+
+    def features(self, rows: slice) -> Tensor:
+        r"""The features of some nodes, as sparse as they are."""
+        if rows == slice(0, self.num_nodes) or self.x.layout == torch.strided:
+            return self.x[rows] if self.x.layout == torch.strided else self.x
+        return self.x.index_select(0, torch.arange(rows.start, rows.stop, device=self.x.device))
 
     @property
     def num_nodes(self) -> int:
@@ -228,7 +236,10 @@ class Graph:
         r"""Checks the contents, in one pass over them, of which each process has a share of the features."""
         x, edge_index, edge_weight = self.x, self.edge_index, self.kwargs.get('edge_weight')
         mine = run.share(x.size(0))
-        parts = x[mine.start : mine.stop].split(max(1, ENTRIES // (8 * x.size(1))))
+        if x.layout == torch.strided:
+            parts = x[mine.start : mine.stop].split(max(1, ENTRIES // (8 * x.size(1))))
+        else:
+            parts = ((x if x.layout == torch.sparse_csr else x.coalesce()).values()[:, None],)
         bad = sum(int((~part.isfinite()).any(dim=1).sum()) for part in parts)
         bad = int(run.sum(torch.tensor(bad, device=x.device)))
         if bad > 0:
@@ -271,7 +282,7 @@ def _is_same(value: Any, other: Any) -> bool:
 
 
 def _check_shapes(x: Any, edge_index: Any, kwargs: dict[str, Any]) -> None:
-    if not isinstance(x, Tensor) or x.layout != torch.strided or x.is_complex():
+    if not isinstance(x, Tensor) or x.layout not in LAYOUTS or x.is_complex():
         kind = f'{x.layout} of {x.dtype}' if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(f"'x' must be a dense tensor of real numbers (got {kind}): pass x.to_dense(), say")
     if x.dim() != 2 or x.size(0) == 0 or x.size(1) == 0:

@@ -27,6 +27,7 @@ TOLERANCE = 1e-4  # relative to the largest output
 SMALLEST = 1e-37  # probability whose logarithm is looked at
 AT_A_TIME = 4  # by how much the features of copies that are asked about together may exceed the run's entries
 PER_NODE, PER_CALL = 16, 2**17  # what a node and an evaluation cost besides the features, in numbers of these
+COPYING = 2.0  # by how much a number in a copy costs more than one in the graph, as copies are made first
 UNKNOWN, RIGHT, WRONG = range(3)  # what is known of an output on a copy
 
 MaskOf = Callable[[Tensor, Tensor], Tensor]  # of nodes, or edges, [S], in masks of some numbers [S], one row for each
@@ -131,9 +132,9 @@ class Local:
 
     @cached_property
     def _cost(self) -> float:
-        r"""What it costs to ask the whole graph."""
+        r"""What it costs to ask the whole graph, in numbers of copies."""
         graph = self.graph
-        return graph.num_nodes * (graph.x.size(1) + PER_NODE) + graph.edge_index.size(1) + PER_CALL
+        return (graph.num_nodes * (graph.x.size(1) + PER_NODE) + graph.edge_index.size(1)) / COPYING + PER_CALL
 
     def _chunks(
         self, outputs: Tensor, number: Tensor, masks: Masks, run: Run
