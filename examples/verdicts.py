@@ -1,7 +1,7 @@
 r"""How far verdicts and bounds can be relied on, measured on the model itself.
 
-Explanations are certified from the surrogate alone, then checked on the model. The threshold of the verdict was chosen
-on the paper's synthetic graphs and is judged on others (docs/trust.md).
+Verdicts are by asking the model; beside them are the surrogate's own estimates, whose threshold was chosen on the
+paper's synthetic graphs (docs/trust.md).
 
     python examples/verdicts.py --data FOLDER --graphs Cora CiteSeer bitcoin_alpha bitcoin_otc --seeds 2 3
     python examples/verdicts.py --data FOLDER --graphs Cora bitcoin_alpha --seeds 0 --nodes 100 --bounds
@@ -81,12 +81,14 @@ def measure_verdicts():
                 certificate = certify(explainer, explanation)
                 for field in ('expected_unfaithfulness', 'mask_bound', 'surrogate_agreement', 'bias_decides'):
                     cell[field].append(float(getattr(certificate, field)))
+                cell['verdict'].append(int(certificate.verdict))
                 cell['unfaithfulness'].append(float(measured.unfaithfulness[b]))
                 cell['kept'].append(1.0 - float(measured.fidelity_minus[b]))
         shared_cache.clear()
         print(f'{name}, {family.__name__}, seed {seed}', flush=True)
+    print_measured(found)
     for doubt in args.doubts:
-        print(f'\ndoubt = {doubt:g}\n| graph | mask | verdict | explanations | prediction kept | unfaithfulness |')
+        print(f'\nestimates, doubt = {doubt:g}\n| graph | mask | verdict | explanations | prediction kept | unfaithfulness |')
         print('|---|---|---|---|---|---|')
         for (name, mask), cell in found.items():
             columns = {field: np.array(values) for field, values in cell.items()}
@@ -103,6 +105,17 @@ def measure_verdicts():
         both = (spearman(cell[field], cell['unfaithfulness']) for field in ('expected_unfaithfulness', 'mask_bound'))
         print('| {} | {} | {:.2f} | {:.2f} |'.format(name, mask, *both))
     return {f'{name}, {mask}': cell for (name, mask), cell in found.items()}
+
+
+def print_measured(found):
+    r"""What was seen of explanations with each verdict."""
+    print('\n| graph | mask | verdict | explanations | prediction kept | unfaithfulness |\n|---|---|---|---|---|---|')
+    for (name, mask), cell in found.items():
+        columns = {field: np.array(values) for field, values in cell.items()}
+        for number, label in enumerate(VERDICTS):
+            if (inside := columns['verdict'] == number).any():
+                kept, moved = (columns[field][inside].mean() for field in ('kept', 'unfaithfulness'))
+                print(f'| {name} | {mask} | {label} | {inside.sum()} | {kept:.1%} | {moved:.3f} |')
 
 
 def print_pooled(found):
