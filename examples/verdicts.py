@@ -88,7 +88,8 @@ def measure_verdicts():
         print(f'{name}, {family.__name__}, seed {seed}', flush=True)
     print_measured(found)
     for doubt in args.doubts:
-        print(f'\nestimates, doubt = {doubt:g}\n| graph | mask | verdict | explanations | prediction kept | unfaithfulness |')
+        print(f'\nestimates, doubt = {doubt:g}')
+        print('| graph | mask | verdict | explanations | prediction kept | unfaithfulness |')
         print('|---|---|---|---|---|---|')
         for (name, mask), cell in found.items():
             columns = {field: np.array(values) for field, values in cell.items()}

@@ -19,6 +19,7 @@ import molecules
 import products
 import ranks
 import scaling
+import verdicts
 
 from pyg_dnx import SurrogateWarning, shared_cache
 
@@ -31,6 +32,7 @@ PARTS = {
     'products': products,
     'ranks': ranks,
     'molecules': molecules,
+    'verdicts': verdicts,
 }
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
