@@ -239,7 +239,7 @@ def test_a_run_becomes_a_page(tmp_path, monkeypatch):
     folders = ['--out', str(tmp_path / 'quick'), '--docs', str(tmp_path), '--pages', 'edges_and_features']
     monkeypatch.setattr(sys, 'argv', ['page.py', *folders])
     page.main()
-    text = (tmp_path / 'edges_and_features.md').read_text(encoding='utf-8')
+    text = ''.join(path.read_text(encoding='utf-8') for path in tmp_path.glob('**/edges_and_features.md'))
     assert '{' not in text
     record = found.records[store.Job('features', 'tree_cycles', 'GCN', 0, 'FastDnX')]
     for start in ('', 'entries, '):
