@@ -184,7 +184,7 @@ def by_coalitions(draw, solve):
 
 
 def blocks(count, generator):
-    r"""All but one edge; or, where there are more edges than ProbeDnX has probes, all but as many blocks by lot."""
+    r"""All but one edge; or, where there are more edges than ProbeDnX has probes, all but as many random blocks."""
     block = torch.randperm(count, generator=generator) % NUM_ANSWERS
     return block != torch.arange(min(count, NUM_ANSWERS))[:, None]
 

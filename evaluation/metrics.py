@@ -25,7 +25,7 @@ def auc(scores, truth):
 
 
 def highest(scores, size, seed=0):
-    r"""Which candidates are the `size` highest of each row, a number or one for each, [B, N]; ties go by lot."""
+    r"""Which candidates are the `size` highest of each row, a number or one for each, [B, N]; ties at random."""
     order = torch.rand(scores.shape, generator=torch.Generator().manual_seed(seed)).argsort(dim=1)
     order = order.gather(1, scores.gather(1, order).argsort(dim=1, descending=True, stable=True))
     size = torch.as_tensor(size).expand(scores.size(0)).minimum(scores.isfinite().sum(dim=1))

@@ -55,7 +55,7 @@ RIDGES = (1e-7, 1e-6, 1.5e-6, 3e-6, 1e-5, 3e-5, 1e-4, 1e-3)
 
 
 def measure_ridge(model, data, job, size):
-    r"""How well the surrogate foretells the model where nodes are blanked, which is what explanations are used for.
+    r"""How well the surrogate predicts the model where nodes are blanked, which is what explanations are used for.
 
     The total variation between their class probabilities, the mean over nodes, for some shares of nodes that are left.
     """

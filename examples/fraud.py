@@ -55,7 +55,7 @@ print(f'{N} accounts, {int(is_mule.sum())} mules, {int(y.sum())} fraudulent; the
 
 
 # Most accounts are honest, which the surrogate's bias knows. An honest account's class is then in no node, and scores
-# as in the paper would speak for fraud: score='target' asks for what speaks for the class itself.
+# as in the paper would support fraud: score='target' asks for what supports the class itself.
 def explainer_of(explanation_type, **masks):
     config = dict(mode='binary_classification', task_level='node', return_type='raw')
     return Explainer(model, FastDnX(score='target'), explanation_type, config, **masks)
@@ -81,7 +81,7 @@ print(f'\nThe feature that counts most: {FEATURES[feature]!r} of account {payer}
 for name, value in zip(FEATURES, score.sum(dim=0), strict=True):
     print(f'  {name:<20} {value:+6.2f} in all')
 
-# An account that the model missed: what speaks for its class, honest, and what for fraud all the same?
+# An account that the model missed: what supports its class, honest, and what supports fraud?
 missed = int(logit.masked_fill(flagged | ~y.bool(), -torch.inf).argmax())
 explainer = explainer_of('model', node_mask_type='object')
 honest = explainer(**graph, index=missed)
@@ -89,7 +89,7 @@ fraud = explainer_of('phenomenon', node_mask_type='object')(**graph, index=misse
 print(f'\nAccount {missed} is fraudulent, and the model missed it.')
 for name, explanation in (('honest', honest), ('fraudulent', fraud)):
     top = ', '.join(f'{j}{" (a mule)" if is_mule[j] else ""}' for j in explanation.node_score.topk(3).indices.tolist())
-    print(f'  What speaks for {name}: accounts {top}')
+    print(f'  What supports {name}: accounts {top}')
 
 # All flagged accounts: is a mule among their three highest scores, and is the surrogate to be trusted there?
 batch = explainer.algorithm.explain_nodes(model, **graph, index=flagged & y.bool(), top_k=3)

@@ -115,8 +115,8 @@ def test_fraud_names_the_mule(run):
     mule = re.search(r'account +(\d+)', flagged[1])[1]
     assert flagged[4].split()[:2] == ['payment', mule]
     assert re.search(r"most: '(age of the account|activity at night)'", printed)
-    assert '(a mule)' in printed.split('speaks for fraudulent')[1].splitlines()[0]
-    assert '(a mule)' not in printed.split('speaks for honest')[1].splitlines()[0]
+    assert '(a mule)' in printed.split('supports fraudulent')[1].splitlines()[0]
+    assert '(a mule)' not in printed.split('supports honest')[1].splitlines()[0]
     assert number(r'flagged, ([\d.]+)% have a mule', printed) > 95
 
 

@@ -1,4 +1,4 @@
-r"""The highest scores of ProbeDnX, dealt out anew in the order of the model's own responses: by hand, and dense."""
+r"""The highest scores of ProbeDnX, re-ranked by the model's own responses: by hand, and dense."""
 
 import pickle
 import threading

@@ -98,7 +98,7 @@ def _most_frequent(targets: Tensor) -> float:
 
 
 def _unseen(teacher: Teacher, graph: Graph, answers: Answers, regression: bool) -> dict[str, float]:
-    r"""How far the model's answers move, on average, where what the surrogate can't see is dealt out anew among edges.
+    r"""How far the model's answers move, on average, where what the surrogate can't see is shuffled among edges.
 
     Half the sum of changes of class probabilities; for regression the distance over the standard deviation.
     """

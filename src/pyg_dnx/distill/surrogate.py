@@ -27,7 +27,7 @@ class OfGraphs:
         most_frequent: The share of the model's most frequent class, which a surrogate must beat.
         moved: The share of copies without some of their nodes on which the model predicts another class; for
             regression, another value. Where it is 0, the model is saturated.
-        unseen: How far answers move, on average, where an argument with a row for each edge is dealt out anew among
+        unseen: How far answers move, on average, where an argument with a row for each edge is shuffled among
             edges, by name: the surrogate can't see such arguments.
     """
 

@@ -18,7 +18,7 @@ def warn_about_graphs(report: Report) -> None:
     for name, moved in found.unseen.items():
         if moved > MUCH:
             _warn(
-                f"The model goes by '{name}', which the surrogate can't see: dealt out anew among edges, it moves "
+                f"The model goes by '{name}', which the surrogate can't see: shuffled among edges, it moves "
                 f"answers by {moved:.0%} on average. Use ProbeDnX with how='nodes', which asks the model itself."
             )
     if report.agreement <= found.most_frequent < 1.0:

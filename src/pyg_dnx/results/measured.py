@@ -174,7 +174,7 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class Asker:
-    r"""What asks a model about a graph, and knows what it said of it before.
+    r"""What asks a model about a graph, and remembers its answers.
 
     Args:
         local: What asks about single outputs.

@@ -20,7 +20,7 @@ _said: ContextVar[list[str] | None] = ContextVar('said', default=None)  # in the
 
 
 class SurrogateWarning(UserWarning):
-    r"""The surrogate does not speak for the model here."""
+    r"""The surrogate does not stand for the model here."""
 
 
 def _level_of_user() -> int:
@@ -105,7 +105,7 @@ def warn_if_doubtful(trust: Trust, distilled: Distilled, nodes: Tensor, doubt: f
         where = f'{int(disagrees.sum())} of {nodes.numel()} {noun}s'
         where = f'{noun} {int(nodes[0])}' if nodes.numel() == 1 else where
         _warn(
-            f'The surrogate disagrees with the model at {where}, so that this explanation may not speak for the model '
+            f'The surrogate disagrees with the model at {where}, so that this explanation may not hold for the model '
             f'(agreement {AGREEMENT[distilled.surrogate.level]}: {report.agreement:.1%}). {REMEDY}'
         )
     elif _share(error > limit) > SHARE_TO_WARN:  # no numbers of this node, so that Python shows it once

@@ -61,19 +61,19 @@ def solve(
         basis: :math:`B`, [b, K, m], if ``gram`` and ``account`` are those in it, [b, m, m] and [b, m].
     """
     difference, error_of_sum = _halves(answers)
-    covariance, size, heard = _covariance(gram, size, account, difference.size(1))
+    covariance, size, prior_gain = _covariance(gram, size, account, difference.size(1))
     variance = 0.5 * noise * size  # of the noise in half a difference
     covariance.diagonal(dim1=1, dim2=2).add_(variance)
     factor = torch.linalg.cholesky(covariance)
     inverse = torch.cholesky_inverse(factor)
     if basis is None:
         weight = torch.cholesky_solve(difference[:, :, None], factor)[:, :, 0]
-        error, multiple = weight / inverse.diagonal(dim1=1, dim2=2), (heard * weight).sum(dim=1)
+        error, multiple = weight / inverse.diagonal(dim1=1, dim2=2), (prior_gain * weight).sum(dim=1)
     else:
         inner = basis.mT @ difference[:, :, None]
         beyond = (difference - (basis @ inner)[:, :, 0]) / variance
         inner = torch.cholesky_solve(inner, factor)
-        weight, multiple = (basis @ inner)[:, :, 0], (heard * inner[:, :, 0]).sum(dim=1)
+        weight, multiple = (basis @ inner)[:, :, 0], (prior_gain * inner[:, :, 0]).sum(dim=1)
         diagonal = (basis @ inverse * basis).sum(dim=2) + (1.0 - basis.square().sum(dim=2)) / variance
         error = (weight + beyond) / diagonal
     both = torch.stack([error_of_sum + error, error_of_sum - error], dim=2)
@@ -119,10 +119,10 @@ def _covariance(gram: Tensor, size: Tensor, account: Tensor, num_pairs: int) -> 
     r"""G + κ zzᵀ, g [b, 1] and κ z [b, K], or [b, m] in a basis."""
     size = torch.where(size > 0.0, size, 1.0)[:, None]  # no neighbour has any effect: all pairs should be alike
     largest = account.abs().amax(dim=1, keepdim=True)
-    is_heard = largest > 1e-150  # a surrogate that says the same of all probes has no account of them
-    account = account / torch.where(is_heard, largest, 1.0)  # only its direction counts, and squares may not be numbers
-    heard = torch.where(is_heard, num_pairs * size / account.square().sum(dim=1, keepdim=True) * account, 0.0)
-    return gram + account[:, :, None] * heard[:, None], size, torch.where(is_heard, heard / largest, 0.0)
+    has_account = largest > 1e-150  # a surrogate that says the same of all probes has no account of them
+    account = account / torch.where(has_account, largest, 1.0)  # only its direction counts; large squares overflow
+    prior_gain = torch.where(has_account, num_pairs * size / account.square().sum(dim=1, keepdim=True) * account, 0.0)
+    return gram + account[:, :, None] * prior_gain[:, None], size, torch.where(has_account, prior_gain / largest, 0.0)
 
 
 def _halves(answers: Tensor) -> tuple[Tensor, Tensor]:

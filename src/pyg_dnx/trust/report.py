@@ -1,4 +1,4 @@
-r"""How far to trust an explanation at hand, and where a surrogate speaks for its model."""
+r"""How far to trust an explanation at hand, and where a surrogate stands for its model."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Reliability(NamedTuple):
 
 @dataclass(frozen=True)
 class TrustReport:
-    r"""Where a surrogate speaks for its model. Printed, it is a page of tables; :meth:`plot` draws it.
+    r"""Where a surrogate stands for its model. Printed, it is a page of tables; :meth:`plot` draws it.
 
     Attributes:
         report (Report): The surrogate's own.

@@ -37,7 +37,7 @@ MEASURED = {
     'removed_above': 'random masks that take less',
 }
 UNKNOWN = (
-    "no verdict is known, as this explanation doesn't say how far it speaks for the model. Measure it on the model "
+    "no verdict is known, as this explanation doesn't say how far it stands for the model. Measure it on the model "
     'with pyg_dnx.check.'
 )
 UNJUDGED = (
