@@ -120,7 +120,7 @@ class SurrogateCache:
     def values_on(self, graph: Any) -> list[Any]:
         r"""The values of any model and settings whose inputs are ``(graph, ...)``, unmodified."""
         with self._lock:
-            entries = [entry for entry in self._entries if len(entry.inputs[1]) == 3]  # not those of data sets
+            entries = [entry for entry in self._entries if len(entry.inputs[1]) > 2]  # not those of data sets and parts
             values = [entry.value for entry in entries if _is_same(entry.inputs[1][0], graph)]
         return [value for value in values if value is not None]
 
