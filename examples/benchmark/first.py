@@ -86,8 +86,31 @@ def distil(root, name, kind, path):
         print(json.dumps([seconds, f'{path}.{os.getpid()}']), flush=True)
 
 
+def refined(data, model, evidence):
+    r"""The optimum's evidence in float64, from that of a start, by L-BFGS on dense propagated features."""
+    from pyg_dnx.graph.operator import normalized_adjacency  # which the earlier version has elsewhere
+
+    operator = normalized_adjacency(data.edge_index, None, data.num_nodes, torch.float64)
+    features = operator @ (operator @ data.x.double())
+    with torch.no_grad():
+        probs = model(data.x, data.edge_index).double().softmax(dim=1)
+    weight = torch.linalg.lstsq(features, evidence, driver='gelsd').solution.requires_grad_()
+    bias = (probs.clamp(min=1e-9).log() - evidence).mean(dim=0).requires_grad_()
+    tight = {'tolerance_grad': 1e-12, 'tolerance_change': 1e-18, 'line_search_fn': 'strong_wolfe'}
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=2000, history_size=50, **tight)
+
+    def objective():
+        optimizer.zero_grad()
+        loss = F.cross_entropy(features @ weight + bias, probs) + 0.5e-5 * weight.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(objective)
+    return (features @ weight).detach()
+
+
 def against(args, data, name, kind, repeats):
-    r"""How many times as fast distillation is as the earlier version's, and how far the evidence differs."""
+    r"""The seconds of distillation, before and now, and how far the evidence of each is from the optimum's."""
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.run(['git', 'archive', BEFORE, 'src'], cwd=ROOT, capture_output=True, check=True).stdout
         with tarfile.open(fileobj=io.BytesIO(archive)) as file:
@@ -113,8 +136,9 @@ def against(args, data, name, kind, repeats):
             worker.stdin.close()
             worker.stdout.close()
             worker.wait()
+    best = refined(data, train(data, kind), evidence[1])
     old, new = map(statistics.median, seconds)
-    return old, new, float((evidence[0] - evidence[1]).abs().max() / evidence[0].abs().max())
+    return old, new, *(float((found - best).abs().max() / best.abs().max()) for found in evidence)
 
 
 def memory(num_nodes, num_features):
@@ -154,14 +178,15 @@ def run(args):
     print(f"Distillation to the same optimum, against {BEFORE}'s")
     for (name, kind), bar in SOLVED.items():
         data = Planetoid(args.root, name)[0]
-        old, new, apart = results[f'{name} {kind}'] = against(args, data, name, kind, repeats)
+        old, new, off, apart = results[f'{name} {kind}'] = against(args, data, name, kind, repeats)
         say(f'{name} {kind}, before / now', ratio(old / new), bar)
-        say(f'{name} {kind}, largest difference of evidence', f'{apart:.1e}', '<= 1e-5')
+        say(f"{name} {kind}, evidence off the optimum's, before", f'{off:.1e}')
+        say(f"{name} {kind}, evidence off the optimum's, now", f'{apart:.1e}', '<= 1e-5')
     busy = multiprocessing.get_context('spawn').Process(target=multiply, daemon=True)
     busy.start()
     try:
         data = Planetoid(args.root, 'Cora')[0]
-        old, new, apart = results['Cora GCN, busy'] = against(args, data, 'Cora', 'GCN', repeats)
+        old, new, *_ = results['Cora GCN, busy'] = against(args, data, 'Cora', 'GCN', repeats)
     finally:
         busy.terminate()
     say('Cora GCN, beside matrix products on all cores, before / now', ratio(old / new), '>= 4x')
