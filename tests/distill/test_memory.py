@@ -85,7 +85,7 @@ def test_answers_to_probes_that_do_not_fit_are_refused():
     model, x, edge_index = Teacher().eval(), torch.randn(3000, 3), torch.randint(3000, (2, 6000))
     algorithm = connected(ProbeDnX(num_hops=1, num_probes=98, max_memory=1_100_000))
     with pytest.raises(ValueError, match=r'at least 1,200,000 bytes for the answers to 98 probes \(got 1,100,000\)'):
-        algorithm.explain_nodes(model, x, edge_index, index=0, progress=False)
+        algorithm.explain_nodes(model, x, edge_index, top_k=3, progress=False)
 
 
 def test_little_is_taken_whatever_the_budget():
