@@ -18,7 +18,7 @@ from pyg_dnx.trust.report import TrustReport, certify, trust_report
 from pyg_dnx.trust.theory import Bounds, bound
 from pyg_dnx.view.html import to_html
 
-__version__ = '0.1.0'
+__version__ = '0.2.0'
 
 DnX = DnXAlgorithm
 FastDnX = FastDnXAlgorithm
