@@ -9,8 +9,10 @@ from helpers import dense_adjacency, example_graphs
 from link_case import PAIRS, TASKS, Edges, Linker, Planted, Renamed, explainer
 from models import evaluations, graph, in_chunks
 
-from pyg_dnx import DnX, FastDnX, LinkExplanations, ProbeDnX, SurrogateWarning, check
+from pyg_dnx import DnX, FastDnX, LinkExplanations, ProbeDnX, SurrogateWarning, check, to_html
 from pyg_dnx.run import Run
+from pyg_dnx.view.scene import scene_of
+from pyg_dnx.view.words import names_of, question_of
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
@@ -427,3 +429,14 @@ def test_the_model_is_asked_once_for_all_pairs():
         algorithm.explain_links(model, x, edge_index, edge_label_index=PAIRS)
     with evaluations(model, 0):
         list(algorithm.explain_links(model, x, edge_index, edge_label_index=PAIRS, index=[1, 4], top_k=2))
+
+
+def test_a_page_names_both_ends_however_the_model_is_told_of_them(tmp_path):
+    x, edge_index = inputs()
+    for model, pairs in ((Edges(), {}), (Renamed(), {'pairs': edge_index})):
+        explain = explainer(model.double().eval(), FastDnX(pair_argument='pairs'), edge='object')
+        explanation = explain(x, edge_index, index=2, **pairs)
+        first, second = edge_index[:, 2].tolist()
+        assert f'for the link {first} – {second}?' in question_of(explanation, names_of(explanation))[0]
+        assert 0 in scene_of(explanation).hops
+        to_html(explanation, tmp_path / 'page.html')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -141,6 +141,14 @@ def level_of(explanation: Any) -> str:
     return 'node' if getattr(explanation, 'edge_label_index', None) is None else 'edge'
 
 
+def pairs_of(explanation: Any) -> Tensor:
+    r"""The pairs that a model of links answers about, [2, Q]: all edges, if it is not told."""
+    name = vars(getattr(explanation, '_store', explanation)).get('_pair_argument', 'edge_label_index')
+    pairs = getattr(explanation, name, None)
+    pairs = explanation.edge_index if pairs is None else pairs
+    return cast(Tensor, pairs.detach().cpu().long().reshape(2, -1))
+
+
 def sizes_of(explanation: Any) -> dict[str, int]:
     r"""How many nodes each type of a heterogeneous graph has; empty for other graphs."""
     if not isinstance(explanation, HeteroData):
@@ -253,9 +261,8 @@ def _asked(explanation: Any, level: str, index: Any, num_nodes: int) -> tuple[Te
     nodes, links = torch.zeros(0, dtype=torch.long, device='cpu'), torch.zeros(2, 0, dtype=torch.long, device='cpu')
     if level == 'node' and index is not None:
         nodes = outputs_of(index, num_nodes, torch.device('cpu'))
-    pairs = explanation.get('edge_label_index')
-    if level == 'edge' and pairs is not None:
-        links = pairs.detach().cpu().long().reshape(2, -1)
+    if level == 'edge':
+        links = pairs_of(explanation)
         if index is not None:
             links = links[:, outputs_of(index, links.size(1), torch.device('cpu'))]
         nodes = links.unique()

@@ -13,7 +13,7 @@ from torch_geometric.explain.config import ModelMode
 
 from pyg_dnx.results.certificate import Certificate
 from pyg_dnx.results.measured import DOUBTFUL, NOT_EXPLAINED
-from pyg_dnx.view.scene import Scene, explained_index, level_of, sizes_of, target_type_of
+from pyg_dnx.view.scene import Scene, explained_index, level_of, pairs_of, sizes_of, target_type_of
 
 MINUS = '\N{MINUS SIGN}'
 ASKED = {'features': ' Their features were blanked to find out.', 'nodes': ' They were removed to find out.'}
@@ -155,7 +155,7 @@ def question_of(explanation: Any, names: Names, scene: Scene | None = None, inde
         number = explanation.get('graph_number')
         ids, where = [0], 'for the graph' if number is None else f'for graph {number}'
     elif len(ids) == 1 and level == 'edge':
-        ends = explanation.edge_label_index.reshape(2, -1)[:, ids[0]].tolist()
+        ends = pairs_of(explanation)[:, ids[0]].tolist()
         where = f'for the link {" – ".join(names.title(end) for end in ends)}'
     elif len(ids) == 1:
         where = f'{PLACES[level]} {names.title(ids[0], kind) if level == "node" else ids[0]}'
@@ -221,7 +221,7 @@ def _target(explanation: Any, level: str, row: int, kind: str | None) -> Tensor 
     if not isinstance(target, Tensor) or target.numel() == 0:
         return None
     if level == 'edge':
-        num_rows = explanation.edge_label_index.reshape(2, -1).size(1)
+        num_rows = pairs_of(explanation).size(1)
     elif level == 'graph':
         batch = getattr(explanation, 'batch', None)
         num_rows = 1 if batch is None else int(batch.max()) + 1
