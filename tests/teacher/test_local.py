@@ -365,3 +365,15 @@ def test_everything_is_left_as_found(failure, fails, reaches):
     assert model.conv1.cached
     assert torch.get_rng_state().equal(random)
     assert all(map(torch.equal, (graph.x, graph.edge_index), kept))
+
+
+def test_what_is_kept_in_inference_mode_serves_outside_of_it():
+    model = Model('gcn').eval()
+    x, edge_index = drawn(N, F).float(), edges_within()
+    teacher = Teacher(model, ModelConfig('multiclass_classification', 'node', 'raw'))
+    with torch.inference_mode():
+        graph = Graph.of(x.clone(), edge_index, {})
+        local = Local(teacher, graph, teacher.outputs(graph).values, 2)
+        nothing = Masks(lambda ids, numbers: torch.ones_like(ids, dtype=x.dtype)[:, None])
+        inside = local.at(torch.tensor([3]), nothing)
+    torch.testing.assert_close(local.at(torch.tensor([3, 5]), nothing)[:1], inside)

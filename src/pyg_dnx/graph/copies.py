@@ -23,7 +23,7 @@ def copies(graph: Graph, keep: Tensor, how: str, num_graphs: int) -> Graph:
             drops other edges, ``'columns'`` and ``'entries'`` set other features to zero.
         num_graphs: How many graphs there are in ``graph``.
     """
-    parts = Subgraphs.of(graph).take(torch.zeros_like(keep[:, 0], dtype=torch.long))
+    parts = Subgraphs.of(graph).take(keep.new_zeros(len(keep), dtype=torch.long))
     numbers = torch.arange(num_graphs, device=keep.device).repeat(len(keep))
     batch, stays = graph.batch[parts.node] + num_graphs * parts.owner, torch.ones_like(parts.node, dtype=torch.bool)
     if how == 'nodes':

@@ -116,7 +116,8 @@ class Local:
     @cached_property
     def _seen(self) -> Tensor:
         r"""What is known of each output on a copy, [O]."""
-        return torch.full_like(self.outputs[:, 0], UNKNOWN, dtype=torch.uint8)
+        with torch.inference_mode(False):  # kept for calls outside of it
+            return torch.full_like(self.outputs[:, 0], UNKNOWN, dtype=torch.uint8)
 
     def share(self, outputs: Tensor, masks: Masks) -> float:
         r"""What it costs to ask about some outputs on copies, as a share of asking the whole graph about all."""
