@@ -5,7 +5,7 @@ import torch
 from graph_level_case import GraphTeacher, batch_of, graph_explainer, small_graphs
 from torch_geometric.explain import GNNExplainer
 
-from pyg_dnx import FastDnX, ProbeDnX, certify, check, refine, trust_report
+from pyg_dnx import FastDnX, ProbeDnX, bound, certify, check, explain_graphs, refine, trust_report
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 GRAPHS = small_graphs((6, 4, 5))
@@ -88,3 +88,63 @@ def test_a_report_on_a_data_set(algorithm, tmp_path):
     assert 'graphs' in str(report)
     assert 'in-degree' not in str(report)
     report.plot(tmp_path / 'report.png')
+
+
+@pytest.mark.parametrize('node', ['attributes', 'common_attributes'])
+def test_masks_of_features_blank_features_where_nodes_would_be_removed(node):
+    explainer, data = graph_explainer(MODEL, ProbeDnX(num_probes=16), node=node, edge=None), GRAPHS[0]
+    explanation = explainer(data.x, data.edge_index)
+    assert explanation.how == 'nodes'
+    explanation.node_mask = (explanation.node_mask > 0.5).float()
+    before = answers(data.x, data.edge_index)[0]
+    kept, removed = (
+        answers(data.x * mask, data.edge_index)[0] for mask in (explanation.node_mask, 1 - explanation.node_mask)
+    )
+    label = before.argmax()
+    measured, refined = certify(explainer, explanation).measured, refine(explainer, explanation)
+    close = {'rtol': 1e-4, 'atol': 1e-6}
+    torch.testing.assert_close(measured.kept[0], kept[label], **close)
+    torch.testing.assert_close(measured.removed[0], removed[label], **close)
+    torch.testing.assert_close(refined.gap_before[0], kept[label] - removed[label], **close)
+    torch.testing.assert_close(check(explainer, explanation).unfaithfulness[0], (before - kept).norm(), **close)
+
+
+@pytest.mark.parametrize('algorithm', [FastDnX, ProbeDnX])
+def test_a_mask_of_the_only_feature_is_none_of_a_node(algorithm):
+    model, data = GraphTeacher('gin', num_features=1).eval(), small_graphs(num_features=1)[0]
+    explainer = graph_explainer(model, algorithm(), node='common_attributes', edge=None)
+    explanation = explainer(data.x, data.edge_index)
+    explanation.node_mask = torch.ones(1, 1)
+    blank = model(data.x * 0, data.edge_index).double().softmax(dim=1)[0]
+    label = model(data.x, data.edge_index).argmax()
+    measured = certify(explainer, explanation).measured
+    torch.testing.assert_close(measured.removed[0], blank[label].detach(), rtol=1e-4, atol=1e-6)
+    assert refine(explainer, explanation, size=1)[0].node_mask.tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize('node', ['object', 'attributes', 'common_attributes'])
+def test_graphs_that_lack_edges_or_features(node):
+    explainer, whole = graph_explainer(MODEL, ProbeDnX(num_probes=16), node=node), GRAPHS[0]
+    lone, blank = whole.subgraph(torch.tensor([0])), whole.clone()
+    blank.x = torch.zeros_like(whole.x)
+    assert lone.edge_index.size(1) == 0
+    for data, explanation in zip((whole, lone, blank), explain_graphs(explainer, [whole, lone, blank]), strict=True):
+        assert explanation.validate()
+        alone = explainer(data.x, data.edge_index)
+        for name in ('node_mask', 'edge_mask', 'node_score', 'edge_score'):
+            torch.testing.assert_close(explanation[name], alone[name], rtol=1e-4, atol=1e-6)
+        assert (certify(explainer, alone).index == 0).all()
+
+
+@pytest.mark.parametrize(('level', 'said'), [('graph', "'x' must be a data set"), ('edge', 'distill')])
+def test_reports_are_on_nodes_or_on_data_sets(level, said):
+    explainer, data = graph_explainer(MODEL, ProbeDnX(num_probes=16), level=level), GRAPHS[0]
+    with pytest.raises(ValueError, match=said):
+        trust_report(explainer, data.x, data.edge_index)
+
+
+def test_bounds_are_about_nodes():
+    explainer, data = graph_explainer(MODEL, FastDnX(), edge=None), GRAPHS[0]
+    explanation = explainer(data.x, data.edge_index)
+    with pytest.raises(ValueError, match="'task_level' must be 'node' to compute the paper's bounds"):
+        bound(explainer, explanation)

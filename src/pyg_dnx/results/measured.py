@@ -318,7 +318,7 @@ def tables_of(asker: Asker, outputs: Tensor, node_mask: Tensor | None, edge_mask
     for mask, is_edge in ((node_mask, False), (edge_mask, True)):
         if mask is None:
             continue
-        kind = 'edge' if is_edge else kind_of(mask)
+        kind = 'edge' if is_edge else kind_of(mask, asker.local.graph.num_nodes)
         rows = asker.seen(outputs, kind)
         column = rows.column if outputs.numel() == 1 else rows.column.unique()
         value = mask.detach().reshape(-1)[column]
@@ -353,8 +353,8 @@ def measure_each(asker: Asker, question: Question, scored: Rows, scaling: str, r
     return Measured.cat(parts)
 
 
-def kind_of(node_mask: Tensor) -> str:
-    r"""What a mask of nodes, or of features, is of."""
-    if node_mask.size(1) == 1:
+def kind_of(node_mask: Tensor, num_nodes: int) -> str:
+    r"""What a mask of nodes, or of features, is of; one of shape [1, 1] is of the only feature."""
+    if node_mask.shape == (num_nodes, 1):
         return 'node'
     return 'feature' if node_mask.size(0) == 1 else 'entry'

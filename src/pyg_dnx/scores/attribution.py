@@ -390,7 +390,7 @@ class Local(Attribution):
     def _kept(self, x: Tensor, node_mask: Tensor) -> Tensor:
         r"""What a node mask leaves of each entry's score, [nnz]."""
         column = self.rows.column.long()
-        if node_mask.size(1) == 1:
+        if node_mask.shape == (x.size(0), 1):
             return node_mask[column, 0].to(self.effect.dtype)
         kept = torch.zeros_like(self.effect)
         for part, share in self._shares(x):

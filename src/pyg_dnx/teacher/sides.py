@@ -111,7 +111,7 @@ def sides(
         local: What asks the model.
         outputs: The outputs [B].
         tables: The masks, of nodes (or features), of edges, or of both, which then apply together.
-        how: What masks of nodes take away: their ``'features'``, or the ``'nodes'``.
+        how: What masks of nodes take away: their ``'features'``, or the ``'nodes'``. Masks of features blank these.
         explanation: The explanation that each output is part of, [B]; by default each has one of its own.
         run: How much to ask at a time.
     """
@@ -122,6 +122,7 @@ def sides(
     numbers = (2 * numbers)[..., None] + torch.arange(2, device=device)
     by_kind = {'edge' if table.kind == 'edge' else 'node': table.values for table in tables}
     asked = outputs[:, None, None].expand_as(numbers)
+    how = 'features' if {'feature', 'entry'} & {table.kind for table in tables} else how  # which leave nodes there
     found = local.at(asked.reshape(-1), Masks(**by_kind, how=how), numbers.reshape(-1), run)
     return Sides(*found.view(*numbers.shape, -1).unbind(2))
 

@@ -74,8 +74,9 @@ def check(
         explanations (Explanation or iterable of these): What it returned, or what ``explain_nodes`` did.
         num_hops (int, optional): How far the model looks; ``None`` is the receptive field of its PyG layers.
         how (str, optional): What masks take away from graphs, for models of these: ``'features'`` multiplies by masks,
-            as PyG's metrics do; ``'nodes'`` removes nodes, and drops edges, whose mask is not above 1/2. ``None`` is
-            what the explainer took away, and ``'features'`` for explainers that don't say.
+            as PyG's metrics do; ``'nodes'`` removes nodes, and drops edges, whose mask is not above 1/2, if features
+            have no masks of their own. ``None`` is what the explainer took away, and ``'features'`` for explainers that
+            don't say.
         progress (bool, optional): Whether to show a progress bar. ``None`` shows it on a terminal, if it takes more
             than a second.
         group (ProcessGroup, optional): The processes of ``torch.distributed`` that make this same call together, with
@@ -208,7 +209,7 @@ class _Checker:
             yield from self.flush()
             self.kind = kind
         if alone:
-            removes = how == 'nodes' and (node_mask is None or node_mask.size(0) == self.graph.num_nodes)
+            removes = how == 'nodes' and (node_mask is None or node_mask.shape == (self.graph.num_nodes, 1))
             under = self._without if removes else self._multiplied
             kept, removed = (under(node_mask, edge_mask, is_kept)[nodes] for is_kept in (True, False))
             yield self._result([explanation], nodes, kept, removed)
@@ -229,7 +230,7 @@ class _Checker:
         if edge_mask is not None:
             graph = without_edges(graph, (edge_mask > 0.5) == is_kept)
         if node_mask is not None:
-            node_mask = ((node_mask > 0.5).any(dim=1, keepdim=True) == is_kept).to(torch.get_default_dtype())
+            node_mask = ((node_mask > 0.5) == is_kept).to(torch.get_default_dtype())
         return self.teacher.under(graph, node_mask, None, 'nodes')
 
     def flush(self) -> Iterator[Check]:

@@ -166,7 +166,7 @@ def _groups(explanations: Iterable[Explanation]) -> Iterator[list[Explanation]]:
 
 def _kind(explanation: Explanation) -> str:
     node_mask, _ = masks_of(explanation)
-    return 'edge' if node_mask is None else kind_of(node_mask)
+    return 'edge' if node_mask is None else kind_of(node_mask, graph_of(explanation).num_nodes)
 
 
 class _Group:

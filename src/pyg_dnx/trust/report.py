@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 from torch_geometric.explain import Explainer, Explanation
-from torch_geometric.explain.config import ExplanationType, ModelMode
+from torch_geometric.explain.config import ExplanationType, ModelMode, ModelTaskLevel
 
 from pyg_dnx import options
 from pyg_dnx.distill.cache import SurrogateCache
@@ -222,6 +222,7 @@ def trust_report(
     options.count('num_checks', num_checks)
     if edge_index is None:
         return _report_on_graphs(explainer, x, _Sample(num_checks, seed, None), progress)
+    _check_level(algorithm.model_config.task_level)
     algorithm, graph = algorithm._asked(explainer.model, algorithm._graph(x, edge_index, kwargs), None, None)
     run = algorithm._together(progress, checkpoint, group)
     if run.tables is not None:  # what they distil is what each goes on with by itself
@@ -235,6 +236,18 @@ def trust_report(
         if run.tables is not None:
             plan.keep(teacher, graph, distilled)
         return _report(explainer, graph, distilled, _Sample(num_checks, seed, target), run)
+
+
+def _check_level(level: ModelTaskLevel) -> None:
+    if level == ModelTaskLevel.graph:
+        raise ValueError(
+            "'x' must be a data set, a loader or a list of graphs at task level 'graph' (got one graph): pass these"
+        )
+    if level == ModelTaskLevel.edge:
+        raise ValueError(
+            "'task_level' must be 'node' or 'graph' for a report (got 'edge'): see "
+            'explainer.algorithm.distill(...).report, and check a sample of links'
+        )
 
 
 class _Sample(NamedTuple):

@@ -110,6 +110,7 @@ def bound(
     if type(num_perturbations) is not int or num_perturbations != 0:
         options.count('num_perturbations', num_perturbations)
     noise, probability = options.number_from_zero('noise', noise), options.probability('probability', probability)
+    algorithm._check_level('node', "compute the paper's bounds")
     graph = graph_of(explanation)
     x = graph.x
     mask = explanation.get('node_mask')
