@@ -176,6 +176,7 @@ def options(draw: st.DrawFn, kind: str, task: str) -> dict[str, Any]:
         found['contrast'] = draw(st.sampled_from([None, 'runner_up']))
     if kind == 'ProbeDnX':
         found['answer'] = draw(st.sampled_from(['probability', 'logit']))
+        found['feature_score'] = 'shares'
     else:
         found['score'] = draw(st.sampled_from(['projection', 'target']))
     if kind == 'DnX':

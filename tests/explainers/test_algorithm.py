@@ -151,6 +151,11 @@ def test_views_of_one_function(kind):
     assert features.node_score.equal(nodes.node_score)
 
 
+def rank_of(values):
+    below, equal = (values[:, None] > values).sum(dim=1), (values[:, None] == values).sum(dim=1)
+    return (below + 0.5 * (equal + 1)) / values.numel()
+
+
 @pytest.mark.parametrize('mask', SCALINGS)
 @pytest.mark.parametrize('kind', [FastDnX, DnX])
 def test_mask_options(kind, mask):
@@ -163,9 +168,9 @@ def test_mask_options(kind, mask):
         (found.edge_score, carries, found.edge_mask),
     ]:
         inner = score[part]
-        below, equal = (inner[:, None] > inner).sum(dim=1), (inner[:, None] == inner).sum(dim=1)
         by_hand = {
-            'rank': (below + 0.5 * (equal + 1)) / inner.numel(),
+            'rank': rank_of(inner),
+            'size': rank_of(inner.abs()),
             'positive': inner.clamp(min=0) / inner.max(),
             'minmax': (inner - inner.min()) / (inner.max() - inner.min()),
         }[mask]

@@ -21,7 +21,7 @@ OPTIONS = [  # the argument, a bad value, and what the error says besides the ar
     ('contrast', -1, 'got -1'),
     ('contrast', 'second', "got 'second'"),
     ('contrast', 1.0, 'got 1.0'),
-    ('edge_score', 'mean', "'flow' (got 'mean')"),
+    ('edge_score', 'mean', "(got 'mean')"),
     ('mask', 'softmax', "'minmax' (got 'softmax')"),
     ('cache', True, 'got True'),
     ('cache', {}, 'got {}'),

@@ -196,7 +196,7 @@ def test_any_graph(example, num_hops, data):
     x = torch.nn.functional.pad(example.x, (0, 3 - example.x.size(1)))
     given = {'index': data.draw(st.lists(st.integers(0, x.size(0) - 1), min_size=1, max_size=3))}
     given |= {} if example.edge_weight is None else {'edge_weight': example.edge_weight}
-    algorithm = connected(ProbeDnX(num_hops=num_hops, num_probes=6), edge='object')
+    algorithm = connected(ProbeDnX(num_hops=num_hops, num_probes=6, edge_score='flow'), edge='object')
     found = algorithm.explain_nodes(Teacher('weighted').eval(), x, example.edge_index, **given)
     decomposition, request = found._place.decomposition, found._request
     effects = request.rule.effects(decomposition, request.state, request.question)
@@ -222,7 +222,7 @@ def test_any_graph(example, num_hops, data):
 
 @pytest.mark.parametrize('name', ['undirected', 'directed', 'looped', 'weighted', 'duplicated'])
 def test_one_hop_of_flow_and_the_self_loop_are_the_evidence(name):
-    case = ProbeCase(name, num_hops=1, num_probes=12)
+    case = ProbeCase(name, num_hops=1, num_probes=12, edge_score='flow')
     for node in range(8):
         found = case.explain(node, edge='object')
         loops = [e for e, ends in enumerate(case.edge_index.T.tolist()) if ends == [node, node]]
@@ -231,7 +231,7 @@ def test_one_hop_of_flow_and_the_self_loop_are_the_evidence(name):
 
 
 def test_the_order_of_edges_does_not_matter():
-    case = ProbeCase(num_probes=12)
+    case = ProbeCase(num_probes=12, edge_score='flow')
     order = torch.cat([torch.randperm(12), torch.tensor([12, 13, 14])])  # the last of two self-loops counts
     explain, weight = case.explainer(edge='object'), case.kwargs['edge_weight']
     first = explain(case.x, case.edge_index, edge_weight=weight, index=1)
@@ -242,7 +242,7 @@ def test_the_order_of_edges_does_not_matter():
 
 
 def test_splitting_an_edge_between_duplicates_changes_nothing():
-    case = ProbeCase(num_probes=12)
+    case = ProbeCase(num_probes=12, edge_score='flow')
     explain, weight = case.explainer(edge='object'), case.kwargs['edge_weight']
     first = explain(case.x, case.edge_index, edge_weight=weight, index=1)
     edges = torch.cat([case.edge_index, case.edge_index[:, :3]], dim=1)

@@ -126,7 +126,7 @@ def explain_together(plan: Plan, teacher: Teacher, graph: Graph, wanted: Wanted,
         'target': run.digest(target),
         'rule': f'{rule} {plan.goal} {plan.doubt} {top_k} {run.entries}',
     }
-    Checkpoint(told.folder.path, torch.zeros(0), request).join()
+    Checkpoint(told.folder.path, torch.zeros(0, device='cpu'), request).join()
     alone = Run(run.max_memory, False, run.entries, tables=run.within('distilled').tables)
     one = Run(run.max_memory, False, max(LEAST_ENTRIES, run.entries // run.size))  # as each process holds so many
 
@@ -209,5 +209,6 @@ def explain_data_set(
     moved = [one.explanation.probes_moved for one in found if 'probes_moved' in one.explanation]
     if is_saturated(torch.cat(moved) if moved else None):
         warn_about_saturation()
-    warn_if_doubtful(result.trust, distilled, torch.arange(len(result)), plan.doubt, True)
+    every = torch.arange(len(result), device=distilled.outputs.device)
+    warn_if_doubtful(result.trust, distilled, every, plan.doubt, True)
     return result

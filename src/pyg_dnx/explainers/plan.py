@@ -159,7 +159,7 @@ class Plan:
         with torch.no_grad():
             teacher, run = teacher.asked(graph, run), run.within('distilled')
             identity = self.identity(teacher, graph, run)
-            Checkpoint(run.folder.path, torch.zeros(0), identity).join()
+            Checkpoint(run.folder.path, torch.zeros(0, device='cpu'), identity).join()
             graph.check_content(run)
             dtype = torch.promote_types(graph.x.dtype, torch.float32)
             if is_csr(graph.edge_index) and (teacher.flow, dtype) not in graph.operators:

@@ -194,7 +194,7 @@ def normalized_adjacency(
     """
     has_order = is_edge_list(edge_index)
     if has_order:
-        source, target = _plain(edge_index) if flow == 'source_to_target' else _plain(edge_index).flip(0)
+        source, target = plain(edge_index) if flow == 'source_to_target' else plain(edge_index).flip(0)
         rowptr, order = _sort_rows(target, num_nodes)
         col, weight = source[order], None if edge_weight is None else edge_weight.detach().view(-1)[order]
     else:
@@ -339,7 +339,8 @@ def _insert(values: Tensor, new: Tensor, is_new: Tensor) -> Tensor:
     return values.new_empty(is_new.numel()).masked_scatter_(~is_new, values).masked_scatter_(is_new, new)
 
 
-def _plain(edge_index: Tensor) -> Tensor:
+def plain(edge_index: Tensor) -> Tensor:
+    r"""Edges as a tensor of PyTorch's own, where they are an ``EdgeIndex``."""
     return (edge_index.as_tensor() if hasattr(edge_index, 'as_tensor') else edge_index).detach()
 
 

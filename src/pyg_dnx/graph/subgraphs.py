@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pyg_dnx.graph.graph import Graph
+from pyg_dnx.graph.operator import plain
 from pyg_dnx.graph.rows import ragged
 
 
@@ -130,7 +131,7 @@ def whole_graphs(batch: Tensor, edge_index: Tensor, graphs: Tensor) -> Subgraphs
     place[graphs] = torch.arange(graphs.numel(), device=batch.device)
     owner = place[batch]
     node = owner.argsort(stable=True)[int((owner < 0).sum()) :]
-    source, target = edge_index.long()
+    source, target = plain(edge_index).long()
     of_edge = torch.where(owner[source] == owner[target], owner[source], -1)
     edge = of_edge.argsort(stable=True)[int((of_edge < 0).sum()) :]
     position = torch.empty_like(batch, dtype=torch.long)
@@ -150,7 +151,8 @@ class Neighbourhoods:
     def __init__(self, edge_index: Tensor, num_nodes: int, flow: str = 'source_to_target') -> None:
         self.num_nodes = num_nodes
         self.flow = flow
-        self.source, target = edge_index if flow == 'source_to_target' else edge_index.flip(0)
+        edges = plain(edge_index)
+        self.source, target = edges if flow == 'source_to_target' else edges.flip(0)
         self.edge = target.argsort(stable=True)
         self.rowptr = F.pad(torch.bincount(target, minlength=num_nodes).cumsum(0), (1, 0))
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pyg_dnx.distill.decomposition import Decomposition
 from pyg_dnx.graph.graph import Graph
+from pyg_dnx.graph.operator import plain
 from pyg_dnx.graph.rows import Rows, ragged, rows_of
 from pyg_dnx.run import DEFAULT, Run
 from pyg_dnx.scores.probed import Prior, Probed
@@ -94,7 +95,7 @@ class Edges(Kind):
         return Masks(edge=lambda ids, numbers: masks.kept(of_edges[ids], numbers))
 
     def owner(self, graph: Graph, parts: Tensor) -> Tensor | None:
-        of_edges = parts[graph.edge_index[0]]
+        of_edges = parts[plain(graph.edge_index)[0]]
         return of_edges.new_zeros(self.count(graph)).index_copy_(0, self.number(graph), of_edges)
 
     def expected(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pyg_dnx import options
+from pyg_dnx.graph.operator import plain
 
 GOLDEN = 0.618034  # whose multiples fill the unit interval evenly
 NUM_PROBES = {'node': 1024, 'edge': 256, 'graph': 512}  # unless the user says otherwise
@@ -46,7 +47,7 @@ def edge_numbers(edge_index: Tensor, pairs: bool = False) -> Tensor:
     r"""A number for each edge, [E], or for each two nodes that edges connect, whatever their direction."""
     if not pairs or edge_index.size(1) == 0:
         return torch.arange(edge_index.size(1), device=edge_index.device)
-    ends = edge_index.long().sort(dim=0).values
+    ends = plain(edge_index).long().sort(dim=0).values
     return (ends[0] * (ends[1].max() + 1) + ends[1]).unique(return_inverse=True)[1]
 
 
