@@ -86,7 +86,7 @@ def all_of(model: torch.nn.Module, data: Any) -> Graph:
     widths = sorted({graph.x.size(1) for graph in graphs})
     if len(widths) > 1:
         raise ValueError(f"'data' must hold graphs with the same number of features (got {widths}): pad or drop some")
-    sizes = torch.tensor([[graph.num_nodes, int(graph.batch.max()) + 1] for graph in graphs])
+    sizes = torch.tensor([[graph.num_nodes, int(graph.batch.max()) + 1] for graph in graphs], device='cpu')
     starts = (sizes.cumsum(0) - sizes).tolist()
 
     def joined(name: str, values: list[Any]) -> Any:
@@ -138,7 +138,7 @@ class GraphExplanations:
         self._parts, self._model_config, self._top_k = parts, model_config, top_k
         sizes = [one.trust.surrogate_agreement.numel() for one in parts]
         self._start = np.cumsum([0, *sizes])
-        self._places = torch.arange(int(self._start[-1])) if places is None else places.cpu()
+        self._places = torch.arange(int(self._start[-1]), device='cpu') if places is None else places.cpu()
         device = parts[0].target.device
         self.trust = Trust.cat([one.trust for one in parts]).at(self._places.to(device))
         self.surrogate_agreement = self.trust.surrogate_agreement

@@ -78,7 +78,9 @@ def masks_of_parts(num_nodes: int, num_probes: int, parts: Tensor | None) -> Ten
     from [0.05, 0.95].
     """
     if parts is None:
-        return probe_masks(num_nodes, num_probes) if num_nodes > 0 else torch.ones(num_probes + 2, 0, dtype=torch.bool)
+        if num_nodes == 0:
+            return torch.ones(num_probes + 2, 0, dtype=torch.bool, device='cpu')
+        return probe_masks(num_nodes, num_probes)
     masks = torch.empty(num_probes + NUM_FIXED_MASKS, num_nodes, dtype=torch.bool, device='cpu')
     masks[0], masks[1] = True, False
     known: dict[int, Tensor] = {}

@@ -136,7 +136,7 @@ class Teacher:
         width = int(run.first(0 if found is None else found[:1].numel()))
         about = torch.zeros(WIDTH, width, dtype=torch.float64, device='cpu')
         about = run.sum(about if found is None else sketch(found.view(-1, width)))
-        Checkpoint(run.folder.path, torch.zeros(0), {'model': about}).join()
+        Checkpoint(run.folder.path, torch.zeros(0, device='cpu'), {'model': about}).join()
         tables = run.each('outputs', 1, num_outputs(graph, self.level), lambda _: [cast(Tensor, found)])
         return replace(self, given=tables[0][0])
 

@@ -73,12 +73,12 @@ class Search:
         if out.numel() == 0 or into.numel() == 0:
             return self.inside.new_zeros(0, self.inside.numel())
         if self.num_masks == 1:  # each at least once
-            every = torch.arange(max(out.numel(), into.numel()))
-            pairs = [(a % out.numel(), a % into.numel()) for a in every.tolist()]
+            pairs = [(a % out.numel(), a % into.numel()) for a in range(max(out.numel(), into.numel()))]
         else:
             pairs = []
         gain = effect[into][None] - effect[out][:, None]
-        rank = torch.arange(out.numel())[:, None] + torch.arange(into.numel())
+        places = torch.arange(max(out.numel(), into.numel()), device=out.device)
+        rank = places[: out.numel(), None] + places[: into.numel()]
         order = rank.flatten().argsort(stable=True)
         order = order[gain.flatten()[order].argsort(descending=True, stable=True)]
         pairs += [(place // into.numel(), place % into.numel()) for place in order.tolist()]
