@@ -14,7 +14,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import GATConv, GCNConv
 
 import pyg_dnx
-from pyg_dnx import FastDnX, SurrogateWarning, shared_cache
+from pyg_dnx import FastDnX, SurrogateWarning, certify, shared_cache
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
@@ -133,6 +133,9 @@ def test_edge_index_class(kind, sort_order):
         for name, mask in masks_of(one).items():
             assert type(mask) is torch.Tensor
             torch.testing.assert_close(mask, other[name])
+    explain = explainer(model, kind(), edge='object')
+    kept, others = (certify(explain, explain(x, edges, index=0)).measured.kept for edges in (typed, edge_index))
+    torch.testing.assert_close(kept, others)
 
 
 @every
