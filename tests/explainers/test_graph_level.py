@@ -8,7 +8,8 @@ from graph_level_case import GraphTeacher, batch_of, graph_explainer, small_grap
 from helpers import dense_adjacency
 from torch_geometric.data import Data
 
-from pyg_dnx import DnX, FastDnX, ProbeDnX
+from pyg_dnx import DnX, FastDnX, ProbeDnX, certify, to_html
+from pyg_dnx.view.words import names_of, question_of
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 
@@ -120,3 +121,11 @@ def test_each_of_several_graphs_has_ranks_of_its_own():
         ranks = found.node_mask[batch == number, 0].sort().values
         expected = torch.arange(1, data.num_nodes + 1, dtype=torch.float64) / data.num_nodes
         torch.testing.assert_close(ranks, expected)
+
+
+def test_pages_count_graphs_from_the_end(tmp_path):
+    model, batch = model_of(), batch_of(GRAPHS)
+    explainer = graph_explainer(model, FastDnX())
+    last = explainer(batch.x, batch.edge_index, batch=batch.batch, index=-1)
+    to_html(last, tmp_path / 'page.html', certificate=certify(explainer, last))
+    assert question_of(last, names_of(last))[0].endswith('for graph 2?')

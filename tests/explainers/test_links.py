@@ -9,7 +9,7 @@ from helpers import dense_adjacency, example_graphs
 from link_case import PAIRS, TASKS, Edges, Linker, Planted, Renamed, explainer
 from models import evaluations, graph, in_chunks
 
-from pyg_dnx import DnX, FastDnX, LinkExplanations, ProbeDnX, SurrogateWarning, check, to_html
+from pyg_dnx import DnX, FastDnX, LinkExplanations, ProbeDnX, SurrogateWarning, certify, check, to_html
 from pyg_dnx.run import Run
 from pyg_dnx.view.scene import scene_of
 from pyg_dnx.view.words import names_of, question_of
@@ -439,4 +439,7 @@ def test_a_page_names_both_ends_however_the_model_is_told_of_them(tmp_path):
         first, second = edge_index[:, 2].tolist()
         assert f'for the link {first} – {second}?' in question_of(explanation, names_of(explanation))[0]
         assert 0 in scene_of(explanation).hops
-        to_html(explanation, tmp_path / 'page.html')
+        last = explain(x, edge_index, index=-1, **pairs)
+        first, second = edge_index[:, -1].tolist()
+        assert f'for the link {first} – {second}?' in question_of(last, names_of(last))[0]
+        to_html(last, tmp_path / 'page.html', certificate=certify(explain, last))

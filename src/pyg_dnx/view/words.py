@@ -194,7 +194,10 @@ def explained_ids(explanation: Any, scene: Scene | None = None, index: Any = Non
     if index is None:
         return []
     index = torch.as_tensor(index, device='cpu')
-    return (index.nonzero() if index.dtype == torch.bool else index).reshape(-1).tolist()
+    ids = (index.nonzero() if index.dtype == torch.bool else index).reshape(-1).tolist()
+    kind = target_type_of(explanation) if isinstance(explanation, HeteroData) else None
+    size = _num_rows(explanation, level_of(explanation), kind)
+    return [i + size if i < 0 else i for i in ids]
 
 
 def _outcome(explanation: Any, names: Names, level: str, row: int, kind: str | None) -> str | None:
@@ -216,19 +219,23 @@ def class_of(explanation: Any, names: Names) -> str | None:
     return None if values is None or values.is_floating_point() else _outcome(explanation, names, level, ids[0], kind)
 
 
+def _num_rows(explanation: Any, level: str, kind: str | None) -> int:
+    r"""How many outputs the model has; 0 if nobody knows."""
+    if level == 'edge':
+        return pairs_of(explanation).size(1)
+    if level == 'graph':
+        batch = getattr(explanation, 'batch', None)
+        return 1 if batch is None else int(batch.max()) + 1
+    if kind is not None:
+        return sizes_of(explanation)[kind]
+    return 0 if getattr(explanation, 'x', None) is None else explanation.x.size(0)
+
+
 def _target(explanation: Any, level: str, row: int, kind: str | None) -> Tensor | None:
     target, config = getattr(explanation, 'target', None), getattr(explanation, '_model_config', None)
     if not isinstance(target, Tensor) or target.numel() == 0:
         return None
-    if level == 'edge':
-        num_rows = pairs_of(explanation).size(1)
-    elif level == 'graph':
-        batch = getattr(explanation, 'batch', None)
-        num_rows = 1 if batch is None else int(batch.max()) + 1
-    elif kind is not None:
-        num_rows = sizes_of(explanation)[kind]
-    else:
-        num_rows = 0 if getattr(explanation, 'x', None) is None else explanation.x.size(0)
+    num_rows = _num_rows(explanation, level, kind)
     if num_rows == 0 or target.numel() % num_rows != 0:
         return None
     values = target.detach().cpu().reshape(num_rows, -1)[row]  # two a node for binary models with two columns
