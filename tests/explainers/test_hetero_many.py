@@ -10,11 +10,13 @@ from torch_geometric.nn import global_add_pool
 from pyg_dnx import (
     DnX,
     FastDnX,
+    LinkExplanations,
     NodeExplanations,
     ProbeDnX,
     certify,
     check,
     explain_graphs,
+    explain_links,
     explain_nodes,
     refine,
     trust_report,
@@ -95,7 +97,7 @@ def test_data_sets_of_heterogeneous_graphs_are_refused(data):
             explain_graphs(explainer, several)
 
 
-def test_pairs_of_two_types_are_explained_from_both_ends(data):
+def test_pairs_of_two_types_are_explained_from_both_ends(data, tmp_path):
     torch.manual_seed(0)
     model = Linked(data)
     pairs = torch.tensor([[0, 1, 2], [3, 0, 6]])
@@ -107,6 +109,14 @@ def test_pairs_of_two_types_are_explained_from_both_ends(data):
             assert store.node_mask.shape == (data[kind].num_nodes, 1)
         assert float(explanation['author'].node_mask[1]) > 0.0
         assert float(explanation['paper'].node_mask[0]) > 0.0
+        explain = Explainer(model, algorithm, 'model', node_mask_type='object', model_config=LINKS)
+        assert float(certify(explain, explanation).index) == 1
+        assert check(explain, explanation).unfaithfulness.isfinite().all()
+        assert refine(explain, explanation, size=2).gain >= 0
+        many = explain_links(explain, data.x_dict, data.edge_index_dict, edge_label_index=pairs)
+        many.save(tmp_path / 'links.pt')
+        read = LinkExplanations.load(tmp_path / 'links.pt', data.x_dict, data.edge_index_dict, edge_label_index=pairs)
+        assert read[1]['author'].node_score.equal(many[1]['author'].node_score)
     with pytest.raises(ValueError, match="'target_type' must be given where pairs may be of several types"):
         explained(model, FastDnX(), data, 1, model_config=LINKS, kwargs={'edge_label_index': pairs})
     algorithm = FastDnX(target_type=('author', 'paper'))

@@ -28,8 +28,8 @@ def fill(
     for name, value in found.items():
         if not _set(explanation, name, value, types, node_mask_type == MaskType.common_attributes):
             explanation[name] = value
-    if types.target is not None:
-        explanation.target_type = types.target
+    if (kind := types.target or types.link) is not None:
+        explanation.target_type = kind
     explanation._model_args = list(types.kwargs)
     return explanation
 

@@ -48,12 +48,14 @@ class TypeNames(NamedTuple):
 
     sizes: dict[str, int]  # how many nodes each has, in the order of numbers
     target: str | None  # that of the explained nodes
+    link: tuple[str, str] | None = None  # those of both ends of the explained pairs
 
     @staticmethod
     def of(graph: Graph) -> TypeNames | None:
         if graph.types is None:
             return None
-        return TypeNames({name: ids.numel() for name, ids in graph.types.nodes.items()}, graph.types.target)
+        types = graph.types
+        return TypeNames({name: ids.numel() for name, ids in types.nodes.items()}, types.target, types.link)
 
     def places(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         r"""The number of each node's type and the node's id in it; -1 for both where there is none."""
@@ -373,6 +375,8 @@ class NodeExplanations:
             graph, num_features = Graph.of(x, edge_index, kwargs, explanations._pair_argument), surrogate.num_features
             if request.types is not None and graph.types is not None and request.types.target is not None:
                 graph = graph.aimed((), request.types.target)
+            elif request.types is not None:
+                graph = graph.paired(request.types.link)
             graph.check_content()
             if graph.x.shape != (num_nodes, num_features) or TypeNames.of(graph) != request.types:
                 raise ValueError(

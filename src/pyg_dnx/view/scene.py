@@ -167,7 +167,7 @@ def target_type_of(explanation: Any) -> str | None:
     r"""The type of the explained nodes: what the explanation says, else the one with as many nodes as targets."""
     named, target = getattr(explanation, 'target_type', None), getattr(explanation, 'target', None)
     if named is not None or not isinstance(target, Tensor) or target.dim() == 0:
-        return named
+        return named if isinstance(named, str) else None  # those of both ends of links
     fitting = [name for name, size in sizes_of(explanation).items() if size == target.size(0)]
     return fitting[0] if len(fitting) == 1 else None
 

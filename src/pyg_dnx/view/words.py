@@ -224,8 +224,9 @@ def _num_rows(explanation: Any, level: str, kind: str | None) -> int:
     if level == 'edge':
         return pairs_of(explanation).size(1)
     if level == 'graph':
-        batch = getattr(explanation, 'batch', None)
-        return 1 if batch is None else int(batch.max()) + 1
+        is_typed = isinstance(explanation, HeteroData)
+        parts = explanation.collect('batch', True).values() if is_typed else [getattr(explanation, 'batch', None)]
+        return 1 + max((int(part.max()) for part in parts if part is not None and part.numel() > 0), default=0)
     if kind is not None:
         return sizes_of(explanation)[kind]
     return 0 if getattr(explanation, 'x', None) is None else explanation.x.size(0)
