@@ -94,7 +94,7 @@ def refined(data, model, evidence):
     features = operator @ (operator @ data.x.double())
     with torch.no_grad():
         probs = model(data.x, data.edge_index).double().softmax(dim=1)
-    weight = torch.linalg.lstsq(features, evidence, driver='gelsd').solution.requires_grad_()
+    weight = torch.linalg.lstsq(features, evidence, driver='gelsd').solution.contiguous().requires_grad_()
     bias = (probs.clamp(min=1e-9).log() - evidence).mean(dim=0).requires_grad_()
     tight = {'tolerance_grad': 1e-12, 'tolerance_change': 1e-18, 'line_search_fn': 'strong_wolfe'}
     optimizer = torch.optim.LBFGS([weight, bias], max_iter=2000, history_size=50, **tight)
