@@ -29,8 +29,11 @@ SMALL = {
     'recommend': [],
     'regression': ['--size', '20'],
     'save_load': [],
+    'training_log': ['--epochs', '50', '--folder', 'runs'],
 }
-NEEDS = {name: ['matplotlib'] for name in ('compare', 'molecules', 'pictures', 'quickstart')}
+NEEDS = {name: ['matplotlib'] for name in ('compare', 'molecules', 'pictures', 'quickstart')} | {
+    'training_log': ['matplotlib', 'tensorboard']
+}
 
 
 @pytest.fixture
@@ -191,3 +194,8 @@ def test_jobs_share_a_folder(run):
     shown = run('ray_or_dask')
     assert '2 jobs explained [1024, 1976] nodes' in shown
     assert 'NodeExplanations(3000 nodes, top_k=10)' in shown
+
+
+def test_training_log_has_a_picture_and_numbers(run):
+    assert 'the class changes without the top 5' in run('training_log')
+    assert any(Path('runs').iterdir())
