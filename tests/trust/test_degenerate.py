@@ -92,9 +92,10 @@ class Random(Teacher):
 @pytest.mark.parametrize('kind', KINDS)
 def test_a_model_that_answers_at_random_is_never_trustworthy(kind):
     x, edge_index, _ = example_graphs()['undirected']
-    algorithm, state = connected(KINDS[kind]()), torch.get_rng_state()
+    algorithm, model = connected(KINDS[kind]()), Random(0.5).eval()
+    state = torch.get_rng_state()
     with pytest.warns(SurrogateWarning, match='evaluated again'):
-        found = algorithm.explain_nodes(Random(0.5).eval(), x, edge_index, top_k=3, progress=False)
+        found = algorithm.explain_nodes(model, x, edge_index, top_k=3, progress=False)
     assert found.certificate.verdict.eq(NOT_EXPLAINED).all()
     assert 'the model answers at random' in found.certificate.sentence(0)
     assert torch.get_rng_state().equal(state)
