@@ -1,4 +1,4 @@
-r"""What is said where an explanation is not to be trusted."""
+r"""Warnings where an explanation is not to be trusted, at most one a call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHARE_TO_WARN = 0.1  # of explained outputs
 AGREEMENT = {'node': 'on the whole graph', 'edge': 'on held-out pairs', 'graph': 'on all graphs'}
 REMEDY = "Ask the model what an explanation is worth, with 'pyg_dnx.certify'."
 _NOT_THE_USER = {'pyg_dnx', 'torch', 'torch_geometric', 'contextlib'}
-_said: ContextVar[list[str] | None] = ContextVar('said', default=None)  # in the present call
+_shown: ContextVar[list[str] | None] = ContextVar('shown', default=None)  # in the present call
 
 
 class SurrogateWarning(UserWarning):
@@ -34,14 +34,14 @@ def _level_of_user() -> int:
 @contextmanager
 def one_warning() -> Iterator[None]:
     r"""Within it, the first warning is shown and no further one."""
-    if _said.get() is not None:
+    if _shown.get() is not None:
         yield
         return
-    token = _said.set([])
+    token = _shown.set([])
     try:
         yield
     finally:
-        _said.reset(token)
+        _shown.reset(token)
 
 
 def warn_if_not_converged(distilled: Distilled) -> None:
@@ -122,9 +122,9 @@ def _share(flags: Tensor) -> float:
 
 
 def _warn(text: str, category: type[Warning] = SurrogateWarning) -> None:
-    said = _said.get()
-    if said:
+    shown = _shown.get()
+    if shown:
         return
-    if said is not None:
-        said.append(text)
+    if shown is not None:
+        shown.append(text)
     warnings.warn(text, category, stacklevel=_level_of_user())

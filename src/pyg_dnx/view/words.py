@@ -41,7 +41,7 @@ UNKNOWN = (
     'with pyg_dnx.check.'
 )
 UNJUDGED = (
-    'the surrogate agrees with the model here, but what the masks leave was not judged. For a verdict, pass '
+    'the surrogate agrees with the model here, but the masks were not judged. For a verdict, pass '
     'certificate=certify(explainer, explanation).'
 )
 Labels = Sequence[Any] | Mapping[Any, Any] | None
