@@ -9,7 +9,7 @@ from models import Teacher, connected, graph
 
 from pyg_dnx import FastDnX, ProbeDnX, shared_cache
 from pyg_dnx.graph.graph import Graph
-from pyg_dnx.teacher import teacher
+from pyg_dnx.teacher import private, teacher
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, 'fork'), reason='needs fork'),
@@ -75,7 +75,7 @@ def in_cache(held):
 
 
 def while_locks_are_made(held):
-    with teacher._asking_lock:
+    with private._asking_lock:
         held.stop()
 
 

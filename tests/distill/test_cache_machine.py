@@ -35,7 +35,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from models import Bare, connected, evaluations, explainer, graph
 
 from pyg_dnx import DnX, FastDnX, ProbeDnX, shared_cache
-from pyg_dnx.teacher import teacher
+from pyg_dnx.teacher import private
 
 pytestmark = pytest.mark.filterwarnings('ignore::pyg_dnx.SurrogateWarning')
 ALGORITHMS = {  # and the number of masks that each is distilled under
@@ -263,12 +263,12 @@ TestCacheMachine = CacheMachine.TestCase
 def test_a_thousand_models_leave_nothing_behind():
     algorithm, inputs, sizes = connected(FastDnX(num_hops=0), 'regression [N, 2]'), graph(), []
     gc.collect()
-    before = len(shared_cache._creating), len(teacher._asking)  # other tests' models may be alive
+    before = len(shared_cache._creating), len(private._asking)  # other tests' models may be alive
     for count in (100, 900):
         for _ in range(count):
             algorithm.distill(Bare().eval(), *inputs)
         gc.collect()
         sizes.append(len(gc.get_objects()))  # tensors, entries and weak references among them
     assert len(shared_cache) == 0
-    assert (len(shared_cache._creating), len(teacher._asking)) == before
+    assert (len(shared_cache._creating), len(private._asking)) == before
     assert sizes[1] - sizes[0] < 450  # not one for every other model

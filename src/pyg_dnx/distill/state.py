@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
-from pyg_dnx.teacher.teacher import written
+from pyg_dnx.teacher.private import written
 
 PLAIN = frozenset(
     {type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.layout}

@@ -42,7 +42,8 @@ from pyg_dnx.scores.masks import SCALINGS
 from pyg_dnx.scores.question import Goal, outputs_of
 from pyg_dnx.scores.rules import Rule
 from pyg_dnx.tables import Tables
-from pyg_dnx.teacher.teacher import ANY_NUMBER, Given, Teacher
+from pyg_dnx.teacher.given import Given
+from pyg_dnx.teacher.teacher import ANY_NUMBER, Teacher
 
 _PACKED = torch.nn.Module()  # the cache's key for graphs that are packed, whatever the model
 SHARED = ('asked', 'distilled', 'explained')  # in a folder that processes share

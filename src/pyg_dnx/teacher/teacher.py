@@ -2,21 +2,15 @@ r"""The user's model, which is only ever called, as ``model(x, edge_index, **kwa
 
 from __future__ import annotations
 
-import copy
 import inspect
-import os
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import MethodType
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
-from torch.utils.weak import WeakIdKeyDictionary
 from torch_geometric.explain.algorithm import ExplainerAlgorithm
 from torch_geometric.explain.algorithm.utils import clear_masks, set_hetero_masks, set_masks
 from torch_geometric.explain.config import ModelConfig
@@ -28,17 +22,14 @@ from pyg_dnx.graph.graph import Graph
 from pyg_dnx.graph.readout import num_outputs
 from pyg_dnx.graph.subgraphs import whole_graphs
 from pyg_dnx.run import DEFAULT, Run
+from pyg_dnx.teacher.given import Given, check_outputs, check_probes
 from pyg_dnx.teacher.outputs import to_targets
+from pyg_dnx.teacher.private import EvaluationMode, copied, lock_of, note_written
 from pyg_dnx.teacher.probes import NUM_FIXED_MASKS
 from pyg_dnx.teacher.reach import receptive_field
 
 MAX_COPIES = 512  # of a graph, asked about in one batch
 ANY_NUMBER = -1  # of rows
-Given = Tensor | np.ndarray | None
-_asking = WeakIdKeyDictionary()  # the lock of each model: PyTorch's random state is put back by one thread at a time
-_asking_lock = threading.Lock()
-_MISSING = object()
-_written = WeakIdKeyDictionary()  # of each module, the attributes that evaluations set
 
 
 class Answers(NamedTuple):
@@ -96,12 +87,12 @@ class Teacher:
         r"""Checks the model, or what it returned for ``graph`` and under ``num_masks`` masks."""
         self.check_model()
         if self.given is not None:
-            _check_outputs(self.given, num_outputs(graph, self.level))
+            check_outputs(self.given, num_outputs(graph, self.level))
         if self.given_edge_probes is not None:
             known = self.given if self.given_probes is None else self.given_probes[0]
-            _check_probes('edge_probe_outputs', self.given_edge_probes, known, graph, num_masks)
+            check_probes('edge_probe_outputs', self.given_edge_probes, known, graph, num_masks)
         if self.given_probes is not None:
-            _check_probes('probe_outputs', self.given_probes, self.given, graph, num_masks)
+            check_probes('probe_outputs', self.given_probes, self.given, graph, num_masks)
         elif self.model is None and needs_masks:
             raise TypeError(
                 "'model' must be a module unless 'probe_outputs' is given, as the model is asked under masks for "
@@ -328,13 +319,13 @@ class Teacher:
         if self.one_by_one and self.level == 'graph' and graph.kwargs.get('batch') is not None:
             return self._each(graph, x, edge_mask, is_masked)
         if any(map(is_lazy, self.model.parameters())):  # there are no weights before the first evaluation
-            graph.call(_EvaluationMode(self.model))
+            graph.call(EvaluationMode(self.model))
         copies: dict[int, Any] = {}
         model = self._clean.get(is_masked) if edge_mask is None else None
         if model is not None:
-            with _lock_of(self.model), torch.random.fork_rng(_devices(graph)), torch.no_grad():
+            with lock_of(self.model), torch.random.fork_rng(_devices(graph)), torch.no_grad():
                 return self._checked(graph.call(model, x), graph, num_rows)
-        model = _copied(self.model, copies)
+        model = copied(self.model, copies)
         if is_masked:
             for layer in model.modules():
                 if isinstance(layer, MessagePassing):
@@ -352,12 +343,12 @@ class Teacher:
                 graph = self._dropped(graph, edge_mask)
         before = {key: vars(clone).copy() for key, clone in copies.items() if isinstance(clone, torch.nn.Module)}
         devices = _devices(graph)
-        with _lock_of(self.model), torch.random.fork_rng(devices), torch.no_grad():
+        with lock_of(self.model), torch.random.fork_rng(devices), torch.no_grad():
             drawn = torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)
             outputs = graph.call(model, x)
             now = torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)
         self.drawn.add(not all(map(torch.equal, drawn, now)))
-        is_clean = not self._note_written(copies, before) and not any(it._version for it in model.buffers())
+        is_clean = not note_written(self.model, copies, before) and not any(it._version for it in model.buffers())
         if is_clean and edge_mask is None and self.level == 'graph' and self.drawn == {False}:
             keeps = any(vars(layer).get('cached') for layer in self.model.modules())
             self._clean.update(dict.fromkeys((is_masked,) if keeps else (True, False), model))
@@ -394,25 +385,6 @@ class Teacher:
         pair.kwargs['batch'] = found.owner
         alone = replace(self, one_by_one=True).outputs(pair).values
         return not _is_near(alone, self.outputs(pair).values)
-
-    def _note_written(self, copies: dict[int, Any], before: dict[int, dict[str, Any]]) -> bool:
-        r"""Keeps which attributes of its own an evaluation has set, and to which number; returns if there are any."""
-        has_written = False
-        for module in [] if self.model is None else self.model.modules():
-            if (known := before.get(id(module))) is None:
-                continue
-            attributes = vars(copies[id(module)])
-            found = {
-                name: value if type(value) is int else None
-                for name, value in attributes.items()
-                if value is not known.get(name, _MISSING)
-                or not _is_untouched(value, vars(module).get(name), copies, seen=set())
-            }
-            if found:
-                has_written = True
-                with _asking_lock:
-                    _written.setdefault(module, {}).update(found)
-        return has_written
 
     def _dropped(self, graph: Graph, edge_mask: Tensor) -> Graph:
         r"""The graph with those edges that a mask keeps."""
@@ -451,170 +423,3 @@ def _devices(graph: Graph) -> list[torch.device]:
 
 def _is_near(found: Tensor, known: Tensor) -> bool:
     return torch.allclose(found, known.double(), rtol=0.0, atol=1e-4 * float(known.abs().max()))
-
-
-def private_copy(model: torch.nn.Module) -> torch.nn.Module:
-    r"""A copy of a model in evaluation mode that shares its parameters, and nothing that an evaluation writes to.
-
-    Of a compiled model it is what was compiled. TorchScript can't be copied, and is put back after each evaluation.
-    """
-    return _copied(model, {})
-
-
-def written(module: torch.nn.Module) -> dict[str, int | None]:
-    r"""The attributes that evaluations of a module are known to set, and the whole numbers that they set them to."""
-    with _asking_lock:
-        return dict(_written.get(module, {}))
-
-
-def _is_untouched(value: Any, original: Any, copies: dict[int, Any], seen: set[int]) -> bool:
-    r"""Whether what stands in a copy for something holds what that held; ``seen`` are those looked at."""
-    if value is original or id(original) not in copies or id(value) in seen:
-        return True
-    seen.add(id(value))
-    if isinstance(value, Tensor):
-        return value.is_inference() or value._version == 0
-    if type(value) in (list, dict) and type(original) is type(value):
-        one, other = (list(it.values()) if type(it) is dict else list(it) for it in (value, original))
-        pairs = list(zip(one, other, strict=False))
-        is_same = len(one) == len(other) and all(new is copies.get(id(old), old) for new, old in pairs)
-        return is_same and all(_is_untouched(*pair, copies, seen) for pair in pairs)
-    return type(value) is not set or value == original
-
-
-def _copied(module: torch.nn.Module, copies: dict[int, Any]) -> torch.nn.Module:
-    r"""A copy of a module; ``copies`` has what stands in it for what, by id."""
-    module = getattr(module, '_orig_mod', module)
-    if isinstance(module, torch.jit.ScriptModule):
-        return _EvaluationMode(module)
-    if (found := copies.get(id(module))) is not None:
-        return found
-    clone = copies[id(module)] = object.__new__(type(module))
-    state = clone.__dict__
-    state.update(module.__dict__)
-    state['training'] = False
-    state['_parameters'] = module._parameters.copy()
-    for kind in ('_buffers', '_modules'):
-        state[kind] = {name: _detached(value, copies) for name, value in getattr(module, kind).copy().items()}
-    for name, value in list(state.items()):
-        if name == 'inspector' and isinstance(module, MessagePassing):
-            state[name] = value = copy.copy(value)  # which PyG writes to when it sets masks
-            vars(value).update({key: it.copy() for key, it in vars(value).items() if type(it) is dict})
-        elif name not in _OWN and not name.endswith('_hooks'):
-            state[name] = _detached(value, copies)
-    return clone
-
-
-_OWN = frozenset({'training', '_parameters', '_buffers', '_modules'})
-
-
-def _detached(value: Any, copies: dict[int, Any]) -> Any:
-    r"""What a copy of a module has in place of a value: what may be written to is copied, and all else shared."""
-    if (found := copies.get(id(value))) is not None:
-        return found
-    if isinstance(value, torch.nn.Module):
-        return _copied(value, copies)
-    if isinstance(value, MethodType) and id(value.__self__) in copies:
-        return MethodType(value.__func__, copies[id(value.__self__)])
-    if isinstance(value, Tensor) and not isinstance(value, torch.nn.Parameter):
-        found = copies[id(value)] = value.detach().clone()
-    elif type(value) is list:
-        found = copies[id(value)] = []  # known before it is filled, as it may hold itself
-        found += [_detached(item, copies) for item in value]
-    elif type(value) is dict:
-        found = copies[id(value)] = {}
-        found.update({key: _detached(item, copies) for key, item in value.copy().items()})
-    elif type(value) is set:
-        found = copies[id(value)] = value.copy()
-    return value if found is None else found
-
-
-class _EvaluationMode(torch.nn.Module):
-    r"""A module that can't be copied, evaluated in evaluation mode, and put back."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        super().__init__()
-        self.module = module
-        self.training = False
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        training = [part for part in self.module.modules() if part.training]
-        buffers = [(buffer, buffer.detach().clone()) for buffer in self.module.buffers()]
-        try:
-            for part in training:
-                part.training = False
-            return self.module(*args, **kwargs)
-        finally:
-            for part in training:
-                part.training = True
-            for buffer, before in buffers:
-                if not buffer.equal(before):
-                    buffer.copy_(before)
-
-
-def _start_anew() -> None:
-    r"""In a new process, where the threads are gone that hold the locks."""
-    global _asking, _asking_lock
-    _asking, _asking_lock = WeakIdKeyDictionary(), threading.Lock()
-
-
-if hasattr(os, 'register_at_fork'):
-    os.register_at_fork(after_in_child=_start_anew)
-
-
-def _lock_of(model: torch.nn.Module) -> threading.RLock:
-    with _asking_lock:
-        return _asking.setdefault(model, threading.RLock())
-
-
-def _check_outputs(value: Any, size: int) -> None:
-    if not isinstance(value, (Tensor, np.ndarray)):
-        raise TypeError(
-            f"'teacher_outputs' must be a tensor or a NumPy array (got {type(value).__name__}): pass what the model "
-            f'returns for all nodes'
-        )
-    _check_real('teacher_outputs', value)
-    if len(value.shape) not in (1, 2) or value.shape[0] != size or 0 in value.shape:
-        raise ValueError(
-            f"'teacher_outputs' must have shape [{size}] or [{size}, C], one row a node of 'x' (got "
-            f'{list(value.shape)}): pass what the model returns for all nodes'
-        )
-
-
-def _check_real(name: str, value: Tensor | np.ndarray) -> None:
-    if isinstance(value, Tensor):
-        is_plain = value.layout == torch.strided and not value.is_complex()
-    else:
-        is_plain = value.dtype.kind in 'biuf'
-    if not is_plain:
-        raise TypeError(f"'{name}' must hold real numbers, densely (got {value.dtype}): convert them")
-
-
-def _check_probes(name: str, value: Any, unmasked: Given, graph: Graph, num_masks: int) -> None:
-    masks = 'probe_masks' if name == 'probe_outputs' else 'probe_edge_masks'
-    if not isinstance(value, (Tensor, np.ndarray)):
-        raise TypeError(
-            f"'{name}' must be a tensor or a NumPy array (got {type(value).__name__}): stack what the model "
-            f"returns under each of '{masks}'"
-        )
-    _check_real(name, value)
-    size = num_outputs(graph, 'node')
-    if len(value.shape) not in (2, 3) or value.shape[0] < num_masks or value.shape[1] != size or 0 in value.shape:
-        raise ValueError(
-            f"'{name}' must have shape [{num_masks}, {size}] or [{num_masks}, {size}, C], what the model "
-            f"returns under each of '{masks}' (got {list(value.shape)}): ask it under all of them"
-        )
-    if unmasked is None:
-        return
-    if tuple(unmasked.shape) != tuple(value.shape[1:]):
-        raise ValueError(
-            f"'{name}' must have the shape of 'teacher_outputs', {list(unmasked.shape)}, under each mask (got "
-            f"{list(value.shape[1:])}): leave out 'teacher_outputs', which are the first of them"
-        )
-    first, other = (torch.from_numpy(np.array(v)) if isinstance(v, np.ndarray) else v for v in (value[0], unmasked))
-    first, other = first.detach().double(), other.detach().to(first.device).double()
-    if not torch.allclose(first, other, rtol=1e-2, atol=1e-2 * float(other.abs().max()), equal_nan=True):
-        raise ValueError(
-            f"'{name}' must begin with 'teacher_outputs' (got values that differ by up to "
-            f'{float((first - other).abs().max()):.4g}): leave these out, or take both from one model'
-        )
