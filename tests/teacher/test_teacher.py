@@ -163,6 +163,8 @@ def test_receptive_field_is_how_far_the_layer_looks(name):
     nodes = torch.arange(8)
     path = torch.stack([torch.cat([nodes[:-1], nodes[1:]]), torch.cat([nodes[1:], nodes[:-1]])])
     x = torch.ones(8, 3, requires_grad=True)
+    for weight in layer.parameters():  # no unit is dead
+        torch.nn.init.uniform_(weight, 0.1, 1.0)
     (gradient,) = torch.autograd.grad(layer.eval()(x, path)[0].square().sum(), x)
     assert int(gradient.abs().sum(dim=1).nonzero().max()) == expected
 
