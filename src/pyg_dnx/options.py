@@ -103,7 +103,7 @@ def known(explainer: type, given: dict[str, Any]) -> None:
 def arguments(given: dict[str, Any], model: Any, method: Callable[..., Any]) -> None:
     r"""Checks that each further keyword argument of a ``method`` is one that the model takes, or the surrogate."""
     read = {'edge_weight'}
-    if model is not None:
+    if given and model is not None:
         try:
             parameters = inspect.signature(model.forward).parameters.values()
         except (TypeError, ValueError):
