@@ -322,13 +322,16 @@ def test_types_without_scores_have_zeros():
     assert sorted(scene.edge_weights) == pytest.approx([0.0, 0.0, 0.7])
 
 
+def test_all_nodes_are_shown_if_all_masks_are_zero():
+    assert sorted(scene_of(explain(node_mask=torch.zeros(6, 1))).nodes) == list(range(6))
+
+
 SCORED = {'node_score': torch.ones(6), 'index': torch.tensor([0])}
 BAD = {
     'no nodes': (explain(**SCORED), {'max_nodes': 0}, ValueError, r"'max_nodes' must be at least 1 \(got 0\): "),
     'hops': (explain(**SCORED), {'num_hops': -1}, ValueError, r"'num_hops' must be at least 0 \(got -1\): "),
     'index': (explain(**SCORED), {'index': 6}, IndexError, r"'index' must hold node ids .* \(got ids from 6 to 6\): "),
     'nothing': (explain(), {}, ValueError, "'explanation' must say something of nodes or edges"),
-    'all zero': (explain(node_mask=torch.zeros(6, 1)), {}, ValueError, r"'index' must name a node .* \(got None\): "),
     'no graph': (Explanation(node_mask=torch.ones(3, 1)), {}, ValueError, "'explanation' must have .* 'edge_index'"),
     'no types': (HeteroData(), {}, ValueError, "'explanation' must have .* 'edge_index'"),
     'NaN': (explain(node_score=torch.full((6,), torch.nan)), {}, ValueError, "'node_score' .* must be finite"),

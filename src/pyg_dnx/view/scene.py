@@ -100,9 +100,9 @@ def scene_of(explanation: Any, index: Any = None, num_hops: int | None = None, m
         shown = _graphs(explanation, index, num_nodes)
     shown[root] = True
 
-    candidates = shown.nonzero().view(-1)
-    if candidates.numel() == 0:
-        raise ValueError("'index' must name a node if all masks are zero (got None): pass the explained node")
+    candidates = (
+        (shown if bool(shown.any()) else torch.ones_like(shown)).nonzero().view(-1)
+    )  # if all masks are zero, all
     order = score[candidates].abs().argsort(descending=True, stable=True)
     order = order[(hop[candidates[order]] == 0).logical_not().to(torch.uint8).argsort(stable=True)]
     nodes, left_out = candidates[order].tensor_split([max_nodes])
