@@ -211,15 +211,16 @@ class Decomposition:
 
     def contributions(self, outputs: Tensor, column: Tensor, value: Tensor) -> Tensor:
         r""":math:`M_{oj}` for outputs [b], nodes j [b, m], and their values [b, m] or [b, m, ends · T]: [b, m, C]."""
+        hidden = [signal[column].to(value.dtype) for signal in self.hidden]
         if self.decoder is not None:
             eye = torch.eye(self.surrogate.bias.numel(), dtype=self.hidden[0].dtype, device=column.device)
             ends = self.at_ends(outputs, eye.expand(outputs.numel(), -1, -1))  # [b, C, r] each
-            parts = [torch.einsum('bmr,bcr->bmc', self.hidden[0][column], end) for end in ends]
-            return torch.stack([value[..., e, None] * part for e, part in enumerate(parts)]).sum(dim=0)
-        if len(self.hidden) * self.readout.ends == 1:
-            return value[..., None] * self.hidden[0][column]
-        signals = list(self.hidden) * self.readout.ends
-        return torch.stack([value[..., c, None] * h[column] for c, h in enumerate(signals)]).sum(dim=0)
+            signals = [torch.einsum('bmr,bcr->bmc', hidden[0], end.to(value.dtype)) for end in ends]
+        else:
+            signals = hidden * self.readout.ends
+        if len(signals) == 1:
+            return value[..., None] * signals[0]
+        return torch.stack([value[..., c, None] * signal for c, signal in enumerate(signals)]).sum(dim=0)
 
     def mixtures(self, nodes: Tensor, value: Tensor) -> Tensor:
         r"""The sum of the contributions of some nodes [B, k], by values [B, k] or [B, k, ends · T]: [B, C]."""

@@ -178,12 +178,13 @@ class Mixture(Rule):
         direction, gap = torch.zeros_like(evidence), torch.zeros_like(evidence[:, 0])
         node_weight = evidence.new_zeros(decomposition.operator.num_nodes)
         for group, entry, inside in padded_rows(rows.length, evidence.size(1), run.entries):
-            size, column = rows.size.take(entry) * inside, rows.column.take(entry)
-            values = rows.at(entry, inside).double()
-            contributions = decomposition.contributions(question.outputs[group], column, values).double()
-            total = evidence[group]
-            mass = torch.ones_like(size) if self.prior == 'uniform' else size.abs().clamp(min=1e-30)
-            log_prior = (mass * inside).double().log().log_softmax(dim=1)
+            column, values = rows.column.take(entry), rows.at(entry, inside).double()
+            contributions = decomposition.contributions(question.outputs[group], column, values)
+            total, mass = evidence[group], inside.double()
+            if self.prior == 'propagation':
+                size = values if values.dim() == 2 else values.sum(dim=2)
+                mass = mass * size.abs().clamp(min=1e-30)
+            log_prior = mass.log().log_softmax(dim=1)
             if question.direction is None:
                 solution = self._solution(contributions, total, log_prior)
                 alone = rows.length[group, None] == 1  # its weight is 1 and leaves nothing over for a direction
