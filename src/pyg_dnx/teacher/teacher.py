@@ -321,38 +321,45 @@ class Teacher:
         if any(map(is_lazy, self.model.parameters())):  # there are no weights before the first evaluation
             graph.call(EvaluationMode(self.model))
         copies: dict[int, Any] = {}
-        model = self._clean.get(is_masked) if edge_mask is None else None
-        if model is not None:
-            with lock_of(self.model), torch.random.fork_rng(_devices(graph)), torch.no_grad():
-                return self._checked(graph.call(model, x), graph, num_rows)
-        model = copied(self.model, copies)
-        if is_masked:
-            for layer in model.modules():
-                if isinstance(layer, MessagePassing):
-                    vars(layer).update({name: None for name in vars(layer) if name.startswith('_cached')})
-                    if 'cached' in vars(layer):
-                        layer.cached = False
-        if edge_mask is not None and graph.types is None:
-            set_masks(model, edge_mask, graph.edge_index, apply_sigmoid=False)
-        elif edge_mask is not None and graph.types is not None:
-            masks = graph.types.of_edges(edge_mask)
-            set_hetero_masks(model, masks, graph.arguments[1], apply_sigmoid=False)
-            layers = [layer for layer in model.modules() if isinstance(layer, MessagePassing)]
-            if any(layer._edge_mask is None for layer in layers):  # it takes several relations
-                clear_masks(model)
-                graph = self._dropped(graph, edge_mask)
-        before = {key: vars(clone).copy() for key, clone in copies.items() if isinstance(clone, torch.nn.Module)}
-        devices = _devices(graph)
+        known = None if edge_mask is not None else self._clean.get(is_masked)
+        model, devices = known or self._private(copies, is_masked), _devices(graph)
         with lock_of(self.model), torch.random.fork_rng(devices), torch.no_grad():
+            if edge_mask is not None:
+                graph = self._with_masks(model, graph, edge_mask)
+            before = {key: vars(clone).copy() for key, clone in copies.items() if isinstance(clone, torch.nn.Module)}
             drawn = torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)
             outputs = graph.call(model, x)
             now = torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)
+        if known is not None:
+            return self._checked(outputs, graph, num_rows)
         self.drawn.add(not all(map(torch.equal, drawn, now)))
         is_clean = not note_written(self.model, copies, before) and not any(it._version for it in model.buffers())
         if is_clean and edge_mask is None and self.drawn == {False}:
             keeps = any(vars(layer).get('cached') for layer in self.model.modules())
             self._clean.update(dict.fromkeys((is_masked,) if keeps else (True, False), model))
         return self._checked(outputs, graph, num_rows)
+
+    def _private(self, copies: dict[int, Any], is_masked: bool) -> torch.nn.Module:
+        r"""A copy of the model that evaluations may write to, and in ``copies`` what stands in it for what."""
+        model = copied(cast(torch.nn.Module, self.model), copies)
+        for layer in model.modules() if is_masked else ():
+            if isinstance(layer, MessagePassing):
+                vars(layer).update({name: None for name in vars(layer) if name.startswith('_cached')})
+                if 'cached' in vars(layer):
+                    layer.cached = False
+        return model
+
+    def _with_masks(self, model: torch.nn.Module, graph: Graph, edge_mask: Tensor) -> Graph:
+        r"""Has the layers of a copy multiply messages; returns the graph that they are then to be asked about."""
+        if graph.types is None:
+            set_masks(model, edge_mask, graph.edge_index, apply_sigmoid=False)
+            return graph
+        set_hetero_masks(model, graph.types.of_edges(edge_mask), graph.arguments[1], apply_sigmoid=False)
+        layers = [layer for layer in model.modules() if isinstance(layer, MessagePassing)]
+        if all(layer._edge_mask is not None for layer in layers):
+            return graph
+        clear_masks(model)  # some layer takes several relations
+        return self._dropped(graph, edge_mask)
 
     def _each(self, graph: Graph, x: Tensor | None, edge_mask: Tensor | None, is_masked: bool) -> Tensor:
         r"""What the model returns for each graph of a batch, asked one by one."""
