@@ -153,13 +153,13 @@ class _Module:
                 value = part.get(name, _MISSING)
                 if value is not record and (answer := _both(answer, _same(record, value))) is False:
                     return False
-        attributes = vars(module)
-        for name, count in self.counters.items():
-            if type(value := attributes.get(name)) is not int or value < count:
+        if not self.is_settled or self.counters or self.changing:
+            attributes = vars(module)
+            counts = [(attributes.get(name), count) for name, count in self.counters.items()]
+            is_less = any(type(value) is not int or value < count for value, count in counts)
+            known = (_same(was, attributes.get(name, _MISSING)) for name, was in self.changing.items())
+            if not self.is_settled or is_less or not all(known):
                 answer = None
-        known = (_same(was, attributes.get(name, _MISSING)) for name, was in self.changing.items())
-        if not self.is_settled or not all(known):
-            answer = None
         return answer
 
 
@@ -202,7 +202,7 @@ class _Items(_Record):
     def same(self, value: Any) -> bool | None:
         if type(value) is not self.type:
             return False
-        items = _items(value)
+        items = value if self.type in (list, tuple) else _items(value)
         if len(items) != len(self.records):
             return False
         return all(map(is_, self.records, items)) or _all_same(map(_same, self.records, items))
