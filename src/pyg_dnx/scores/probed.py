@@ -26,6 +26,14 @@ SIZES = ('normalised', 'means', 'sums')
 LIKENESSES = (0.0, 1.0, 10.0, 100.0, 1e3, 1e4)
 
 
+class Block(NamedTuple):
+    r"""Some rows of similar length, padded."""
+
+    group: Tensor  # which of all rows they are, [b]
+    entry: Tensor  # where their entries are, [b, m]
+    inside: Tensor  # and which of these are no padding
+
+
 class Prior(NamedTuple):
     r"""What is expected of effects before the model is asked; see :class:`Probed`."""
 
@@ -94,9 +102,10 @@ class Probed:
         effect = torch.zeros_like(rows.size)
         sums = self.answers.new_zeros(2, place.numel())
         sizes = factor * rows.size
-        for group, entry, inside in self._blocks(rows, run):
+        for block in self._blocks(rows, run):
+            group, entry, inside = block
             basis = self._basis(rows, entry)
-            own, alike, unit, account = self._covariance(rows, factor, assumed, entry, inside, basis, run)
+            own, alike, unit, account = self._covariance(rows, factor, assumed, block, basis, run)
             prior = self._summed(own, alike, self.prior.likeness)
             answers = self.answers[place[group]]
             noise: float | Tensor | None = self.prior.noise
@@ -104,8 +113,8 @@ class Probed:
                 noise = local_fit.own_noise(*prior, account, answers, basis)
             fit = local_fit.solve(*prior, account, answers, noise, basis)
             size = sizes.take(entry) * inside
-            weight = self._weights_by_neighbour(rows, entry, inside, fit.weight, run)
-            common = self._in_common(rows, entry, inside, size * weight, run) * (self.prior.likeness * unit)[:, None]
+            weight = self._weights_by_neighbour(rows, block, fit.weight, run)
+            common = self._in_common(rows, block, size * weight, run) * (self.prior.likeness * unit)[:, None]
             found = factor.take(entry) * (size * weight + common) + fit.multiple[:, None] * assumed.take(entry)
             value = rows.size.take(entry).double()
             found = self._reranked(found, place[group], rows.column.take(entry), value) * inside
@@ -154,9 +163,9 @@ class Probed:
         # What is as good as exact, as for a linear model, is a tie, and the first prior is taken.
         exact = EXACT * float(first.answers.var(dim=1, correction=0).sum() * 2 * pairs)
         for sizes, factor in factors.items():
-            for group, entry, inside in first._blocks(rows, run):
-                own[group], alike[group], _, account[group] = first._covariance(
-                    rows, factor, assumed, entry, inside, None, run
+            for block in first._blocks(rows, run):
+                own[block.group], alike[block.group], _, account[block.group] = first._covariance(
+                    rows, factor, assumed, block, None, run
                 )
             for likeness in LIKENESSES if self.traits is not None else LIKENESSES[:1]:
                 noise, loss = local_fit.choose_noise(*first._summed(own, alike, likeness), account, first.answers)
@@ -193,25 +202,18 @@ class Probed:
         return torch.linalg.qr(self._halves(rows, entry).mT).Q if entry.size(1) <= self._few else None
 
     def _covariance(
-        self,
-        rows: Rows,
-        factor: Tensor,
-        assumed: Tensor,
-        entry: Tensor,
-        inside: Tensor,
-        basis: Tensor | None,
-        run: Run,
+        self, rows: Rows, factor: Tensor, assumed: Tensor, block: Block, basis: Tensor | None, run: Run
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        r"""What the neighbours at ``entry`` [b, m] add to the covariance of differences, [b, K, K], each by itself.
+        r"""What the neighbours in a block add to the covariance of differences, [b, K, K], each by itself.
 
         And by what they have in common, [b, K, K], which varies answers by as much; the variance of θ for that, [b];
         and the surrogate's account of the differences, [b, K]. All but the variance are those in ``basis``, if given.
         """
         width = self.masks.num_pairs if basis is None else basis.size(2)
-        own = self.answers.new_zeros(entry.size(0), width, width)
+        own = self.answers.new_zeros(block.group.numel(), width, width)
         account = torch.zeros_like(own[:, 0])
         seen = own[:, :, :0] if self.traits is None else own.new_zeros(*own.shape[:2], self.traits.size(1))
-        for at, here in self._slices(entry, inside, run):
+        for at, here in self._slices(block, run):
             halves = self._halves(rows, at) * (rows.size.take(at).double() * here)[:, :, None]
             halves = halves if basis is None else halves @ basis
             account += (assumed.take(at)[:, None] @ halves)[:, 0]
@@ -236,16 +238,16 @@ class Probed:
         r"""The mean of variances [b], in whatever basis."""
         return covariance.diagonal(dim1=1, dim2=2).sum(dim=1) / self.masks.num_pairs
 
-    def _weights_by_neighbour(self, rows: Rows, entry: Tensor, inside: Tensor, weight: Tensor, run: Run) -> Tensor:
+    def _weights_by_neighbour(self, rows: Rows, block: Block, weight: Tensor, run: Run) -> Tensor:
         r"""What ``weight`` [b, K] comes to by the masks of each neighbour, [b, m]."""
-        parts = [self._halves(rows, at) @ weight[:, :, None] for at, _ in self._slices(entry, inside, run)]
+        parts = [self._halves(rows, at) @ weight[:, :, None] for at, _ in self._slices(block, run)]
         return torch.cat(parts, dim=1)[:, :, 0]
 
-    def _in_common(self, rows: Rows, entry: Tensor, inside: Tensor, amount: Tensor, run: Run) -> Tensor:
+    def _in_common(self, rows: Rows, block: Block, amount: Tensor, run: Run) -> Tensor:
         r"""The traits of each neighbour times the sum of all those, by ``amount`` [b, m]: [b, m]."""
         if self.traits is None:
             return torch.zeros_like(amount)
-        slices = [at for at, _ in self._slices(entry, inside, run)]
+        slices = [at for at, _ in self._slices(block, run)]
         amounts = amount.split(slices[0].size(1), dim=1)
         parts = [part[:, None] @ self._traits(rows, at) for part, at in zip(amounts, slices, strict=True)]
         total = torch.stack(parts).sum(dim=0)[:, 0, :, None]  # [b, T, 1]
@@ -262,7 +264,7 @@ class Probed:
         score = (same * self.listed_score[place].double()[:, None]).sum(dim=2)
         return torch.where(same.any(dim=2) & (value != 0.0), score / value, effect)
 
-    def _blocks(self, rows: Rows, run: Run) -> Iterator[tuple[Tensor, ...]]:
+    def _blocks(self, rows: Rows, run: Run) -> Iterator[Block]:
         r"""Goes through padded blocks of rows, of so few that their covariances [b, K, K] take bounded memory, too.
 
         Those that are short enough for a basis are by themselves, whatever the others of the block.
@@ -271,23 +273,23 @@ class Probed:
         for group, entry, inside in padded_rows(rows.length, self.masks.num_pairs, run.entries):
             long = int((rows.length[group] > few).sum())  # the longest come first
             blocks = (
-                (group[:long], entry[:long], inside[:long]),
-                (group[long:], entry[long:, :few], inside[long:, :few]),
+                Block(group[:long], entry[:long], inside[:long]),
+                Block(group[long:], entry[long:, :few], inside[long:, :few]),
             )
             for block in blocks:
-                step = max(1, 2 * run.entries // (min(block[1].size(1), self.masks.num_pairs) * self._width))
-                if block[0].numel() > 0:
-                    yield from zip(*(part.split(step) for part in block), strict=True)
+                step = max(1, 2 * run.entries // (min(block.entry.size(1), self.masks.num_pairs) * self._width))
+                if block.group.numel() > 0:
+                    yield from map(Block, *(part.split(step) for part in block))
 
     @property
     def _few(self) -> int:
         r"""The most neighbours for whom a basis saves time."""
         return self.masks.num_pairs // 2
 
-    def _slices(self, entry: Tensor, inside: Tensor, run: Run) -> Iterator[tuple[Tensor, Tensor]]:
+    def _slices(self, block: Block, run: Run) -> Iterator[tuple[Tensor, Tensor]]:
         r"""Goes through the columns of a padded block, so many at a time that their masks take bounded memory."""
-        step = max(1, run.entries // (entry.size(0) * self._width))
-        return zip(entry.split(step, dim=1), inside.split(step, dim=1), strict=True)
+        step = max(1, run.entries // (block.group.numel() * self._width))
+        return zip(block.entry.split(step, dim=1), block.inside.split(step, dim=1), strict=True)
 
     @property
     def _width(self) -> int:
